@@ -1,0 +1,70 @@
+"""Callslip: a generative retrieval engine.
+
+    import callslip
+    index = callslip.fit("my-documents/", out="my-index")
+    callslip.load("my-index").search("how do I cancel an order?", k=10)
+
+Names are imported when they are first used, so that `import callslip` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from callslip.api import compare, evaluate, fit, load
+    from callslip.corpus.documents import Corpus, Document, Query
+    from callslip.corpus.load import load_corpus
+    from callslip.errors import CallslipError
+    from callslip.methods.hybrid import Hybrid
+    from callslip.retriever import Retriever
+    from callslip.search.filters import Filter
+    from callslip.search.hits import Hit, Hits
+
+_WHERE = {
+    "fit": "callslip.api",
+    "load": "callslip.api",
+    "evaluate": "callslip.api",
+    "compare": "callslip.api",
+    "load_corpus": "callslip.corpus.load",
+    "Corpus": "callslip.corpus.documents",
+    "Document": "callslip.corpus.documents",
+    "Query": "callslip.corpus.documents",
+    "Filter": "callslip.search.filters",
+    "Hit": "callslip.search.hits",
+    "Hits": "callslip.search.hits",
+    "Hybrid": "callslip.methods.hybrid",
+    "Retriever": "callslip.retriever",
+    "CallslipError": "callslip.errors",
+}
+
+__all__ = [
+    "CallslipError",
+    "Corpus",
+    "Document",
+    "Filter",
+    "Hit",
+    "Hits",
+    "Hybrid",
+    "Query",
+    "Retriever",
+    "__version__",
+    "compare",
+    "evaluate",
+    "fit",
+    "load",
+    "load_corpus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'callslip' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

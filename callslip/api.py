@@ -1,0 +1,93 @@
+"""The Python face of callslip: fit, load, evaluate, compare. The command line is a thin layer over these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.corpus.load import load_corpus
+from callslip.methods import DEFAULT, make
+from callslip.retriever import Retriever
+from callslip.storage.folder import check_writable
+
+if TYPE_CHECKING:
+    from callslip.evaluation.comparison import Comparison
+    from callslip.evaluation.report import Report
+
+
+def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
+    """A corpus as it is, one read from a path or name, or one of the documents given."""
+    if isinstance(corpus, Corpus):
+        return corpus
+    if isinstance(corpus, (str, Path)):
+        return load_corpus(corpus)
+    return Corpus(list(corpus))
+
+
+def fit(
+    corpus: Corpus | str | Path | Iterable[Document],
+    method: str = DEFAULT,
+    out: str | Path | None = None,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Retriever:
+    """Build an index of a corpus with a method, and save it to the folder `out` if one is given."""
+    retriever = make(method, settings, preset=preset)
+    if out is not None:
+        check_writable(out)
+    retriever.fit(as_corpus(corpus))
+    if out is not None:
+        retriever.save(out)
+    return retriever
+
+
+def load(path: str | Path) -> Retriever:
+    """Open a saved index."""
+    return Retriever.load(path)
+
+
+def evaluate(retriever: Retriever, corpus: Corpus | str | Path, **options: Any) -> Report:
+    """Search all judged queries of a split and measure what was found. Options: see `evaluation.evaluate`."""
+    from callslip.evaluation.evaluate import evaluate as run
+
+    return run(retriever, as_corpus(corpus), **options)
+
+
+def compare(
+    corpus: Corpus | str | Path,
+    methods: Iterable[str],
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_report: Callable[[str, Report], None] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Fit several methods on one corpus, evaluate each, and put them in one table.
+
+    `settings` apply to every method that has them; the first method is the baseline of the significance tests.
+    """
+    import dataclasses
+
+    from callslip.errors import UnknownName
+    from callslip.evaluation.comparison import Comparison
+
+    data = as_corpus(corpus)
+    names = list(dict.fromkeys(methods))
+    retrievers = {name: make(name, preset=None) for name in names}  # a misspelt name fails before hours of work
+    known = {field.name for r in retrievers.values() for field in dataclasses.fields(r.settings)}
+    for setting in settings or {}:
+        if setting not in known:
+            raise UnknownName("setting", setting, known)
+    reports = {}
+    for name in names:
+        own = {field.name for field in dataclasses.fields(retrievers[name].settings)}
+        values = {key: value for key, value in (settings or {}).items() if key in own}
+        has_preset = preset in retrievers[name].presets
+        retriever = make(name, values, preset=preset if has_preset else None).fit(data)
+        reports[name] = evaluate(retriever, data, name=name, **options)
+        if on_report is not None:
+            on_report(name, reports[name])
+    return Comparison(reports, baseline=names[0])

@@ -1,0 +1,44 @@
+"""The command line. One command a file; nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from callslip import __version__
+from callslip.errors import CallslipError
+
+app = typer.Typer(
+    name="callslip",
+    help="Generative retrieval: documents get short codes, a model learns to write them, search lets it write.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if show:
+        typer.echo(f"callslip {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command. User errors are printed without a traceback; an interrupt ends with 130."""
+    from callslip.cli import compare, demo, evaluate, fit, inspect, methods, search  # noqa: F401  (they register)
+
+    try:
+        app()
+    except CallslipError as error:
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; vectors that were encoded are kept, nothing else was changed", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # `callslip search … | head`
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,57 @@
+"""callslip compare: several methods, one corpus, one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+
+@app.command()
+def compare(
+    corpus: options.CorpusArgument,
+    methods: Annotated[
+        str, typer.Option("--methods", "-m", help="Names, separated by commas; the first is the baseline.")
+    ],
+    split: Annotated[str, typer.Option("--split", help="Which judgements.")] = "test",
+    measures: options.MeasuresOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A folder for Markdown, JSON and an HTML page.")
+    ] = None,
+    preset: options.PresetOption = None,
+    set_: options.SetOption = None,
+    typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
+    queries: options.QueriesOption = None,
+    qrels: options.QrelsOption = None,
+    items: options.ItemsOption = None,
+    format: options.FormatOption = None,
+    column: options.ColumnOption = None,
+    skip_bad: options.SkipBadOption = False,
+) -> None:
+    """Fit several methods on one corpus, evaluate them, and print one table."""
+    from callslip import api
+    from callslip.evaluation.measures import DEFAULT_MEASURES
+
+    _, values = options.chosen_settings(None, set_)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
+    comparison = api.compare(
+        data,
+        names,
+        preset=preset,
+        settings=values,
+        split=split,
+        measures=measures or DEFAULT_MEASURES,
+        typos=typos,
+        on_report=lambda name, report: options.say(
+            f"{name}: fitted in {report.timings['fit_seconds']:.0f} s, "
+            f"{report.timings['search_ms_per_query']:.1f} ms a query"
+        ),
+    )
+    typer.echo(comparison.to_markdown())
+    if out is not None:
+        comparison.save(out)
+        options.say(f"wrote {out}")

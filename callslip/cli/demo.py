@@ -1,0 +1,65 @@
+"""callslip demo: the main job, start to end, on a corpus that every Python has: its own documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+EXAMPLES = (
+    "run a command and capture what it prints",
+    "remember the results of a slow function",
+    "split text into words",
+)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to save the index.")] = Path("indexes/demo"),
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Another method than the default.")] = None,
+    preset: options.PresetOption = None,
+    set_: options.SetOption = None,
+) -> None:
+    """Build an index of Python's own documentation, evaluate it beside BM25 and dense, and search it."""
+    from callslip import api
+    from callslip.cli.search import show
+    from callslip.corpus.demo import demo_corpus
+    from callslip.evaluation.comparison import Comparison
+    from callslip.methods import DEFAULT, make
+    from callslip.storage.folder import check_writable
+
+    check_writable(out)
+    name = method or DEFAULT
+    _, values = options.chosen_settings(None, set_)
+    index = make(name, values, preset=preset)
+    corpus = demo_corpus()
+    train, test = (len(corpus.judgements[split]) for split in ("train", "test"))
+    options.say(
+        f"The corpus: {len(corpus):,} documents, the docstrings of this Python's standard library; "
+        f"{train} questions to train on, {test} to test on."
+    )
+    reports = {}
+    for retriever in (make("bm25"), make("dense"), index):
+        options.say(f"fitting {retriever.method} …")
+        retriever.fit(corpus)
+        options.say(f"  done in {retriever.fit_seconds:.0f} s; searching the test questions")
+        reports[retriever.method] = api.evaluate(retriever, corpus)
+    index.save(out)
+    comparison = Comparison(reports, baseline="bm25")
+    typer.echo(f"\n{comparison.to_markdown()}\n")
+    for question in EXAMPLES:
+        typer.secho(f"“{question}”", bold=True)
+        for hit in index.search(question, k=3):
+            show(hit, index, explain=False)
+        typer.echo()
+    typer.echo("The index is saved. What to type next:")
+    for command in (
+        f'callslip search {out} "your question" --explain',
+        f"callslip inspect {out}",
+        "callslip fit YOUR-FOLDER --out my-index",
+        "callslip methods",
+    ):
+        typer.echo(f"  {command}")

@@ -1,0 +1,49 @@
+"""callslip evaluate: measure a saved index on judged queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+
+@app.command()
+def evaluate(
+    index: options.IndexArgument,
+    corpus: options.CorpusArgument,
+    split: Annotated[str, typer.Option("--split", help="Which judgements.")] = "test",
+    measures: options.MeasuresOption = None,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Hits per query.")] = 100,
+    typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
+    queries: options.QueriesOption = None,
+    qrels: options.QrelsOption = None,
+    items: options.ItemsOption = None,
+    run: Annotated[Path | None, typer.Option("--run", help="Write the hits as a six-column TREC run.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the report, per-query figures included.")] = None,
+    format: options.FormatOption = None,
+    column: options.ColumnOption = None,
+    skip_bad: options.SkipBadOption = False,
+) -> None:
+    """Measure a saved index on the judged queries of a corpus."""
+    from rich.console import Console
+
+    from callslip.api import load
+    from callslip.evaluation.evaluate import evaluate_with_run
+    from callslip.evaluation.measures import DEFAULT_MEASURES
+    from callslip.evaluation.runs import write_run
+
+    retriever = load(index)
+    data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
+    report, found = evaluate_with_run(
+        retriever, data, split=split, measures=measures or DEFAULT_MEASURES, depth=depth, typos=typos
+    )
+    if retriever.corpus_fingerprint.get("sha256") != report.dataset.get("sha256"):
+        report.notes.append("The index was fitted on other data than this corpus (their fingerprints differ).")
+    if run is not None:
+        write_run(found, run, tag=retriever.method)
+    if json_ is not None:
+        report.save(json_)
+    Console().print(report)

@@ -1,0 +1,81 @@
+"""callslip inspect: the index doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app
+
+
+@app.command()
+def inspect(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR|CODES", help="A saved index, or codes as .npy, .json, .jsonl, .csv or .tsv.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """Examine an index's codes: a verdict, the figures behind it, what is wrong and the remedy."""
+    from callslip.identifiers import doctor, quality
+    from callslip.identifiers.files import read_codes
+
+    identifiers = _of_index(path) if path.is_dir() else read_codes(path)
+    if identifiers is None:
+        return
+    figures = quality.measure(identifiers)
+    findings = doctor.diagnose(figures)
+    verdict = doctor.verdict(findings)
+    if as_json:
+        whole = {"verdict": verdict, "findings": [vars(f) for f in findings], "figures": figures.to_dict()}
+        typer.echo(json.dumps(whole, indent=2))
+        return
+    _show(figures, findings, verdict)
+
+
+def _of_index(path: Path):  # type: ignore[no-untyped-def]
+    """The codes of a saved index; None, after a word about it, if its method has no codes."""
+    from callslip.identifiers.table import Identifiers
+    from callslip.storage.folder import read_manifest
+
+    manifest = read_manifest(path)
+    corpus = manifest.get("corpus", {})
+    typer.echo(
+        f"{path}: {manifest['method']}, {corpus.get('documents', '?')} documents of {corpus.get('name', '?')}, "
+        f"fitted in {manifest.get('fit_seconds', 0):.0f} s"
+    )
+    places = sorted(p.parent for p in path.rglob("codes.npy"))
+    if not places:
+        typer.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
+        return None
+    return Identifiers.load(places[0])
+
+
+def _show(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-def]
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    colour = {"healthy": "green", "usable": "yellow", "ill": "red"}[verdict]
+    console.print(f"verdict: [bold {colour}]{verdict}[/]")
+    console.print(
+        f"{figures.documents:,} documents, {figures.unique:,} codes of length {figures.length}: "
+        f"uniqueness {figures.uniqueness:.3f}, {figures.collision_rate:.1%} of documents share a code, "
+        f"buckets of {figures.bucket_mean:.1f} on average and {figures.bucket_max} at most"
+    )
+    table = Table("level", "tokens", "used", "dead", "perplexity", "Gini", "diversity", box=None, header_style="bold")
+    for level in figures.levels:
+        table.add_row(
+            str(level.level + 1),
+            f"{level.width:,}",
+            f"{level.used:,}",
+            f"{level.dead:,}",
+            f"{level.perplexity:.1f}",
+            f"{level.gini:.3f}",
+            f"{level.diversity:.3f}",
+        )
+    console.print(table)
+    for finding in findings:
+        console.print(f"[bold]{finding.severity}[/]: {finding.problem}\n  remedy: {finding.remedy}", highlight=False)

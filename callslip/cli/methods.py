@@ -1,0 +1,44 @@
+"""callslip methods: what there is to choose from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method's settings.")] = None,
+) -> None:
+    """List the methods, or the settings of one."""
+    from callslip.methods import DEFAULT, METHODS, find
+    from callslip.settings import describe
+
+    if name is None:
+        for known, method in METHODS.items():
+            typer.secho(f"{known:<14}", bold=True, nl=False)
+            typer.echo(f" {method.about}{' (the default)' if known == DEFAULT else ''}")
+        typer.echo("\na+b fuses a and b. Settings of one: callslip methods NAME.")
+        return
+    method = find(name)
+    cls = method.load()
+    typer.secho(name, bold=True, nl=False)
+    typer.echo(f": {method.about}\n")
+    for field in describe(cls.Settings):
+        default = method.settings.get(field.name, field.default)
+        shown = (
+            ",".join(map(str, default))
+            if isinstance(default, (tuple, list))
+            else str(default).lower()
+            if default is None
+            else default
+        )
+        typer.secho(f"  {field.name}", bold=True, nl=False)
+        typer.echo(f" = {shown}  ({field.kind})\n      {field.help}")
+    if cls.presets:
+        typer.echo("\nPresets:")
+        for preset, values in cls.presets.items():
+            typer.echo(f"  {preset}: " + ", ".join(f"{key}={value}" for key, value in values.items()))

@@ -1,0 +1,78 @@
+"""Options that several commands share, and the corpus that they describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from callslip.corpus.documents import Corpus
+
+CorpusArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CORPUS",
+        help="A BEIR folder, a folder of .txt/.md/.rst/.html files, a .jsonl/.csv/.tsv file (may be .gz), "
+        "ir_datasets:NAME, an interaction log, or `demo`.",
+    ),
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help="The corpus's format, if it is not seen from its name.")
+]
+QueriesOption = Annotated[Path | None, typer.Option("--queries", help="A file of queries (JSONL, TSV, TREC topics).")]
+QrelsOption = Annotated[Path | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC).")]
+ItemsOption = Annotated[Path | None, typer.Option("--items", help="Items of an interaction log (JSONL or .item).")]
+ColumnOption = Annotated[
+    list[str] | None, typer.Option("--column", help="role=name, for CSV/TSV columns of other names, e.g. text=body.")
+]
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Skip and count bad lines instead of stopping.")]
+PresetOption = Annotated[str | None, typer.Option("--preset", help="A named set of settings: quick or paper.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="key=value, any setting of the method; repeatable.")]
+MeasuresOption = Annotated[str | None, typer.Option("--measures", help="ir-measures names, e.g. 'nDCG@10 R@100'.")]
+IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
+
+
+def read_corpus(
+    source: str,
+    format: str | None,
+    queries: Path | None,
+    qrels: Path | None,
+    items: Path | None = None,
+    columns: list[str] | None = None,
+    skip_bad: bool = False,
+) -> Corpus:
+    """Load the corpus that the options describe, and say on standard error what was found."""
+    from callslip.corpus.load import load_corpus
+    from callslip.settings import parse_assignments
+
+    corpus = load_corpus(
+        source,
+        format=format,
+        queries=queries,
+        qrels=qrels,
+        items=items,
+        columns=parse_assignments(columns) if columns else None,
+        skip_bad=skip_bad,
+    )
+    splits = ", ".join(f"{len(judged):,} {split}" for split, judged in corpus.judgements.items())
+    say(f"{corpus.name}: {len(corpus):,} documents" + (f", judged queries: {splits}" if splits else ""))
+    if corpus.skipped.count:
+        say(f"skipped {corpus.skipped.count:,} bad lines, such as:")
+        for example in corpus.skipped.examples[:3]:
+            say(f"  {example}")
+    return corpus
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal; standard output is for results."""
+    typer.echo(text, err=True)
+
+
+def chosen_settings(recipe: Path | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:
+    """Method (if the recipe names one) and settings: the recipe's, then `--set` over them."""
+    from callslip.settings import parse_assignments, read_recipe
+
+    method, values = read_recipe(recipe) if recipe else (None, {})
+    return method, values | parse_assignments(assignments or [])

@@ -1,0 +1,129 @@
+"""What a corpus is made of: documents, queries, judgements, and the pairs to train on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared, so that a million documents do not hold a million {}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One thing to be found. `doc_id` is the corpus's own string."""
+
+    doc_id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=lambda: NO_METADATA)
+
+    @property
+    def content(self) -> str:
+        """Title and text as one string: what encoders and BM25 read."""
+        return f"{self.title} {self.text}".strip() if self.title else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One thing to search for: a text, a history of item ids, or both."""
+
+    query_id: str
+    text: str
+    history: tuple[str, ...] = ()
+
+
+Judgements = dict[str, dict[str, int]]
+"""query_id -> doc_id -> grade. A grade above zero is relevant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A query text and the document that answers it: one training example."""
+
+    query: str
+    doc_id: str
+
+
+@dataclass
+class SkippedLines:
+    """What `skip_bad` left out: the count, and the first few reasons with file and line."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    keep: int = 10
+
+    def add(self, reason: str) -> None:
+        self.count += 1
+        if len(self.examples) < self.keep:
+            self.examples.append(reason)
+
+
+@dataclass
+class Corpus:
+    """Documents, with the queries and judgements that belong to them.
+
+    `judgements` maps a split ("train", "dev", "test") to its judgements. All queries of all splits share
+    `queries`. A corpus of documents alone is a whole corpus.
+    """
+
+    documents: list[Document]
+    queries: dict[str, Query] = field(default_factory=dict)
+    judgements: dict[str, Judgements] = field(default_factory=dict)
+    name: str = "corpus"
+    skipped: SkippedLines = field(default_factory=SkippedLines)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def __iter__(self) -> Iterator[Document]:
+        return iter(self.documents)
+
+    @property
+    def doc_ids(self) -> list[str]:
+        return [document.doc_id for document in self.documents]
+
+    def rows(self) -> dict[str, int]:
+        """doc_id -> row number in `documents`."""
+        return {document.doc_id: row for row, document in enumerate(self.documents)}
+
+    def split(self, name: str) -> tuple[dict[str, Query], Judgements]:
+        """The judged queries of a split and their judgements; both empty if the split does not exist."""
+        judgements = self.judgements.get(name, {})
+        return {qid: self.queries[qid] for qid in judgements}, judgements
+
+    def pairs(self, split: str = "train") -> list[Pair]:
+        """(query, relevant document) pairs of a split, in a fixed order."""
+        queries, judgements = self.split(split)
+        return [
+            Pair(queries[qid].text, doc_id)
+            for qid, grades in judgements.items()
+            for doc_id, grade in grades.items()
+            if grade > 0
+        ]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Counts and a hash of everything that an evaluation depends on, so that two reports can be told apart."""
+        digest = hashlib.sha256()
+        for part in self._canonical():
+            digest.update(part.encode("utf-8", "surrogatepass"))
+            digest.update(b"\x00")
+        return {
+            "name": self.name,
+            "documents": len(self.documents),
+            "queries": len(self.queries),
+            "judgements": {split: sum(map(len, judged.values())) for split, judged in sorted(self.judgements.items())},
+            "sha256": digest.hexdigest(),
+        }
+
+    def _canonical(self) -> Iterable[str]:
+        for document in self.documents:
+            yield from ("d", document.doc_id, document.title, document.text)
+        for qid in sorted(self.queries):
+            yield from ("q", qid, self.queries[qid].text, *self.queries[qid].history)
+        for split in sorted(self.judgements):
+            for qid in sorted(self.judgements[split]):
+                for doc_id, grade in sorted(self.judgements[split][qid].items()):
+                    yield from ("j", split, qid, doc_id, str(grade))

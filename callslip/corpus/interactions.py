@@ -1,0 +1,198 @@
+"""Logs of users and items as a corpus: the items are the documents, the users' histories the queries.
+
+The split is leave-one-out by time. Of a user's items the last is the test's, the last but one the dev's, and
+of the rest the last is the train target of the history before it. A train query's history and its target
+together are all that may be trained on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from callslip.corpus.beir import find_file
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.corpus.lines import Flaw, Intake, check_id, shown
+from callslip.corpus.rows import Columns, Row, find_column, need_column, read_rows
+from callslip.corpus.tables import read_documents
+from callslip.errors import BadInput
+
+Histories = dict[str, list[str]]
+LOGS = ("interactions.txt", "interactions.csv", "interactions.tsv", "interactions.jsonl")
+ITEMS = ("items.jsonl", "items.csv", "items.tsv")
+
+
+def find_log(folder: Path) -> Path | None:
+    """The interaction log in a folder: interactions.*, or RecBole's NAME.inter."""
+    named = find_file(folder, *LOGS)
+    inter = [path for path in folder.glob("*.inter*") if path.name.removesuffix(".gz").endswith(".inter")]
+    return named or min(inter, default=None)
+
+
+def table_format(path: Path) -> str | None:
+    """How the rows of a file are written, by its suffix; nothing for S3-Rec's lines of ids."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    return {".csv": "csv", ".tsv": "tsv", ".inter": "tsv", ".item": "tsv"}.get(suffix) or (
+        "jsonl" if suffix in (".jsonl", ".json", ".ndjson") else None
+    )
+
+
+def read_interactions(
+    path: str | Path,
+    intake: Intake,
+    items: str | Path | None = None,
+    columns: Columns | None = None,
+    format: str | None = None,
+) -> Corpus:
+    """A corpus from a log, or a folder with one; `items` is looked for beside the log if it is not given.
+
+    `format` is "s3rec" (lines `user item item …`), "csv", "tsv" or "jsonl"; otherwise the suffix tells.
+    """
+    path = Path(path)
+    log = find_log(path) if path.is_dir() else path
+    if log is None:
+        raise BadInput(
+            path, "no interaction log here", remedy=f"Give a file, or name it {LOGS[0]} or NAME.inter."
+        )
+    items = items or _items_beside(log)
+    documents = _read_items(Path(items), intake, columns) if items else []
+    known = {document.doc_id: document.doc_id for document in documents}
+    kind = None if format == "s3rec" else format or table_format(log)
+    if kind is None:
+        histories = _lines_of_ids(log, intake, known, bool(items))
+    else:
+        histories = _by_time(log, kind, intake, known, columns, bool(items))
+    corpus = Corpus(documents or [Document(item, "") for item in known])
+    _leave_one_out(corpus, histories)
+    return corpus
+
+
+def _items_beside(log: Path) -> Path | None:
+    if log.name.removesuffix(".gz").endswith(".inter"):
+        return find_file(log.parent, log.name.removesuffix(".gz").removesuffix(".inter") + ".item")
+    return find_file(log.parent, *ITEMS) if log.name.startswith("interactions.") else None
+
+
+def _item(known: dict[str, str], item: str, fixed: bool) -> str:
+    """The one string of an item, so that a log of millions holds each id once."""
+    if fixed and item not in known:
+        raise Flaw(f"no item has the id {shown(item)}", field="item", remedy="Add it to the items")
+    return known.setdefault(item, item)
+
+
+def _lines_of_ids(path: Path, intake: Intake, known: dict[str, str], fixed: bool) -> Histories:
+    histories: Histories = {}
+
+    def parse(text: str) -> None:
+        user, *items = text.split()
+        if not items:
+            raise Flaw("a user without items")
+        if user in histories:
+            raise Flaw(
+                f"{shown(user)} was given before", field="user", remedy="Put a user's items on one line"
+            )
+        if fixed:  # before any is kept: a line is taken whole or not at all
+            for item in items:
+                _item(known, item, fixed)
+        histories[user] = [_item(known, item, fixed) for item in items]
+
+    numbered = ((line, text) for line, text in intake.lines(path) if text.strip())
+    for _ in intake.each(path, numbered, parse):
+        pass
+    return histories
+
+
+def _by_time(
+    path: Path, kind: str, intake: Intake, known: dict[str, str], columns: Columns | None, fixed: bool
+) -> Histories:
+    """Items of each user in order of time; equal or missing times keep the order of the file."""
+    log: dict[str, list[tuple[float, str]]] = {}
+
+    def parse(row: Row) -> None:
+        user_name, item_name = need_column(row, "user", columns), need_column(row, "item", columns)
+        time_name = find_column(row, "time", columns)
+        user, item = check_id(row[user_name], user_name), check_id(row[item_name], item_name)
+        when = parse_time(row[time_name], time_name) if time_name else 0.0
+        log.setdefault(user, []).append((when, _item(known, item, fixed)))
+
+    for _ in intake.each(path, _untyped(read_rows(path, kind, intake, columns)), parse):
+        pass
+    return {
+        user: [item for _, item in sorted(events, key=lambda event: event[0])] for user, events in log.items()
+    }
+
+
+def parse_time(value: object, field: str) -> float:
+    """A time: a number (of whatever unit), or an ISO date, which is UTC unless it says otherwise."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise Flaw("must be a number or a date", field=field)
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        try:
+            moment = datetime.fromisoformat(str(value).strip())
+            number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            raise Flaw(f"must be a number or a date, not {shown(str(value))}", field=field) from None
+    if not math.isfinite(number):
+        raise Flaw("not a finite number", field=field)
+    return number
+
+
+def _untyped(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+    """RecBole's headers carry types (`item_id:token`): take them off, and make numbers of floats."""
+    for line, row in rows:
+        if any(":" in name for name in row):
+            row = {name.split(":")[0]: _typed(name, value) for name, value in row.items()}
+        yield line, row
+
+
+def _typed(name: str, value: object) -> object:
+    if name.endswith(":float") and isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return number if math.isfinite(number) else value
+    return value
+
+
+def _read_items(path: Path, intake: Intake, columns: Columns | None) -> list[Document]:
+    """Items from JSONL, CSV, TSV or RecBole's .item; a title or a text is welcome and not needed."""
+    kind = table_format(path)
+    if kind is None:
+        raise BadInput(
+            path, "cannot tell how the items are written", remedy="Give .jsonl, .csv, .tsv or .item."
+        )
+    names = {role: name for role, name in (columns or {}).items() if role in ("doc_id", "title", "text")}
+    rows = read_rows(path, kind, intake)
+    if path.name.removesuffix(".gz").endswith(".item"):
+        rows = ((line, _with_text(row, names)) for line, row in rows)
+    documents = read_documents(path, _untyped(rows), intake, names, need_text=False)
+    if not documents:
+        raise BadInput(path, "no items in this file", remedy="Give a file with items, or none.")
+    return documents
+
+
+def _with_text(row: Row, names: Columns) -> Row:
+    """RecBole knows no text column: an item without one is described by its sequences of words."""
+    plain = {name.split(":")[0]: value for name, value in row.items()}
+    if find_column(plain, "text", names):
+        return row
+    title = find_column(plain, "title", names)
+    words = [row[name] for name in row if name.endswith(":token_seq") and name.split(":")[0] != title]
+    return row | {names.get("text", "text"): ". ".join(str(part) for part in words if part)}
+
+
+def _leave_one_out(corpus: Corpus, histories: Histories) -> None:
+    """Queries `USER#test`, `USER#dev` and `USER#train`; a query needs at least one item before its target."""
+    for back, split in ((3, "train"), (2, "dev"), (1, "test")):
+        judgements: dict[str, dict[str, int]] = {}
+        for user, items in histories.items():
+            if len(items) > back:
+                query = Query(f"{user}#{split}", "", tuple(items[:-back]))
+                corpus.queries[query.query_id] = query
+                judgements[query.query_id] = {items[-back]: 1}
+        corpus.judgements[split] = judgements

@@ -1,0 +1,156 @@
+"""The one way in: any source that we know, as a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from callslip.corpus.beir import is_beir, read_beir
+from callslip.corpus.documents import Corpus
+from callslip.corpus.folder import read_folder
+from callslip.corpus.interactions import find_log, read_interactions
+from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
+from callslip.corpus.lines import Intake, printable
+from callslip.corpus.queries import judgements_from, queries_from
+from callslip.corpus.rows import check_columns, find_column, read_rows
+from callslip.corpus.sections import OUTLINES
+from callslip.corpus.tables import read_documents
+from callslip.errors import BadInput, BadSetting, UnknownName
+
+FORMATS = ("beir", "csv", "demo", "folder", "interactions", "ir_datasets", "jsonl", "recbole", "s3rec", "tsv")
+LOG_FORMATS = ("interactions", "recbole", "s3rec")
+ROLES = ("doc_id", "title", "text", "user", "item", "time")
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".inter": "recbole",
+    **dict.fromkeys(OUTLINES, "folder"),
+}
+
+
+def load_corpus(
+    source: str | Path,
+    *,
+    format: str | None = None,
+    queries: str | Path | None = None,
+    qrels: str | Path | dict[str, Any] | None = None,
+    items: str | Path | None = None,
+    skip_bad: bool = False,
+    columns: Mapping[str, str] | None = None,
+) -> Corpus:
+    """Read a corpus, and the queries and judgements that come with it or are named beside it.
+
+    `source` is a BEIR folder, a folder of texts, a JSONL, CSV or TSV file, an interaction log or a folder
+    with one, "ir_datasets:NAME", or "demo". `format` says which where the name does not. `columns` maps
+    "doc_id", "title", "text" (of a log: "user", "item", "time") to the file's own names, or to column numbers
+    from "0" if it has no header. `queries` and `qrels` replace those of the folder. Bad lines are refused, or
+    with `skip_bad` left out and counted in `corpus.skipped`.
+    """
+    kind = format or detect_format(source)
+    if kind not in FORMATS:
+        raise UnknownName("corpus format", kind, FORMATS)
+    check_columns(columns, ROLES)
+    if columns and kind in ("demo", "folder", "ir_datasets"):
+        raise BadSetting(f"columns has no meaning for the format {kind!r}", "Leave it out.")
+    if items is not None and kind not in LOG_FORMATS:
+        raise BadSetting(
+            f"items has no meaning for the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}."
+        )
+    intake = Intake(skip_bad)
+    corpus = _read(kind, source, intake, items, columns, judged=queries is None)
+    corpus.name = name_of(source)
+    corpus.skipped = intake.skipped
+    if not corpus.documents:
+        raise BadInput(
+            printable(str(source)),
+            f"the corpus is empty{_counted(intake)}",
+            remedy="Give a corpus with documents.",
+        )
+    if queries is not None:
+        corpus.queries, corpus.judgements = queries_from(queries, intake), {}
+    if qrels is not None:
+        if not corpus.queries:
+            raise BadSetting("judgements (qrels) without queries", "Give the queries too: --queries FILE.")
+        known = {doc_id: doc_id for doc_id in corpus.doc_ids}
+        corpus.judgements = judgements_from(qrels, intake, corpus.queries, known)
+    return corpus
+
+
+def _read(
+    kind: str,
+    source: str | Path,
+    intake: Intake,
+    items: str | Path | None,
+    columns: Mapping[str, str] | None,
+    judged: bool,
+) -> Corpus:
+    if kind == "demo":
+        from callslip.corpus.demo import demo_corpus
+
+        return demo_corpus()
+    if kind == "ir_datasets":
+        return read_ir_datasets(str(source), intake, judged=judged)
+    if not _exists(source):
+        raise BadInput(printable(str(source)), "no such file or folder", remedy="Check the path.")
+    if kind == "beir":
+        return read_beir(source, intake, columns, judged=judged)
+    if kind == "folder":
+        return Corpus(read_folder(source, intake))
+    if kind in LOG_FORMATS:
+        return read_interactions(source, intake, items, columns, "s3rec" if kind == "s3rec" else None)
+    rows = read_rows(source, kind, intake, columns, need=("doc_id", "text"))
+    return Corpus(read_documents(source, rows, intake, columns))
+
+
+def detect_format(source: str | Path) -> str:
+    """The format of a source, from its name and, for folders and tables, from what is inside."""
+    if source == "demo":
+        return "demo"
+    if str(source).startswith(PREFIX):
+        return "ir_datasets"
+    if not str(source):
+        raise BadSetting("the corpus has no name", "Give a folder, a file, ir_datasets:NAME or demo.")
+    if not _exists(source):
+        remedy = "Check the path; other sources are ir_datasets:NAME and demo."
+        raise BadInput(printable(str(source)), "no such file or folder", remedy=remedy)
+    path = Path(source)
+    if path.is_dir():
+        if is_beir(path):
+            return "beir"
+        return "interactions" if find_log(path) else "folder"
+    kind = SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+    if kind is None or (kind == "folder" and path.name.endswith(".gz")):
+        raise BadInput(printable(path), "cannot tell the format from the name",
+                       remedy=f"Say which it is with --format (format=): {', '.join(FORMATS)}.")  # fmt: skip
+    return "interactions" if kind in ("jsonl", "csv", "tsv") and _is_log(path, kind) else kind
+
+
+def _is_log(path: Path, kind: str) -> bool:
+    """Whether a table speaks of users and items, and of no text."""
+    _, row = next(read_rows(path, kind, Intake(skip_bad=True)), (0, {}))
+    return bool(find_column(row, "user") and find_column(row, "item") and not find_column(row, "text"))
+
+
+def _exists(source: str | Path) -> bool:
+    try:
+        return Path(source).exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
+
+
+def name_of(source: str | Path) -> str:
+    """A short name for reports: the folder's or file's own, without suffixes."""
+    if source == "demo" or str(source).startswith(PREFIX):
+        return str(source).removeprefix(PREFIX)
+    return printable(Path(source).resolve().name).split(".")[0] or "corpus"
+
+
+def _counted(intake: Intake) -> str:
+    skipped = intake.skipped
+    return (
+        f": {skipped.count} bad lines were skipped, the first: {skipped.examples[0]}" if skipped.count else ""
+    )

@@ -1,0 +1,171 @@
+"""Queries made from a document alone, to train on where nobody has asked yet.
+
+All makers are pure. Chance comes from a generator seeded with the doc_id, so a document gets the same
+queries whatever other documents are there; only keyword bags also look at the corpus, through its document
+frequencies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+
+from callslip.corpus.documents import Corpus, Document, Pair
+from callslip.corpus.sentences import count_words, first_words, split_sentences, word_spans
+from callslip.errors import BadSetting, UnknownName
+
+LEAD_WORDS = 32
+LONGEST_SENTENCE = 64
+"""Words of a sentence that are kept: text without full stops is no query."""
+SPAN_WORDS = (6, 24)
+BAG_WORDS = (3, 6)
+BAG_POOL = 12
+RANDOM_PER_DOCUMENT = 3
+"""Spans and bags of a document when `per_document` does not say: of these there is no natural number."""
+
+_TERM = re.compile(r"[^\W_]{2,}")
+
+
+@dataclass(frozen=True)
+class DocumentFrequencies:
+    """In how many of the corpus's documents each word occurs."""
+
+    documents: int
+    counts: Mapping[str, int]
+
+    def idf(self, word: str) -> float:
+        """Nearly nothing for a word that is everywhere, and never below it (as in BM25)."""
+        count = self.counts.get(word, 0)
+        return math.log(1 + max(0.0, self.documents - count + 0.5) / (count + 0.5))
+
+
+def terms(text: str) -> list[str]:
+    """The words of a text as keyword bags know them: lower case, two letters or more, no bare numbers."""
+    return [word for word in _TERM.findall(text.lower()) if not word.isdecimal()]
+
+
+def document_frequencies(documents: Iterable[Document]) -> DocumentFrequencies:
+    counts: Counter[str] = Counter()
+    total = 0
+    for document in documents:
+        counts.update(set(terms(document.content)))
+        total += 1
+    return DocumentFrequencies(total, counts)
+
+
+def title(document: Document) -> list[str]:
+    return [document.title]
+
+
+def lead(document: Document, words: int = LEAD_WORDS) -> list[str]:
+    """The first words of the text."""
+    return [first_words(document.text, words)]
+
+
+def sentences(document: Document, min_words: int = 3) -> list[str]:
+    """Every sentence of the text; very short ones only where there is no other."""
+    found = [first_words(sentence, LONGEST_SENTENCE) for sentence in split_sentences(document.text)]
+    long = [sentence for sentence in found if count_words(sentence) >= min_words]
+    return long or found
+
+
+def spans(document: Document, rng: random.Random, count: int = RANDOM_PER_DOCUMENT) -> list[str]:
+    """Runs of words from anywhere in the text, of random length."""
+    words = word_spans(document.text)
+    found = []
+    for _ in range(count if words else 0):
+        length = min(rng.randint(*SPAN_WORDS), len(words))
+        start = rng.randint(0, len(words) - length)
+        found.append(document.text[words[start][0] : words[start + length - 1][1]])
+    return found
+
+
+def keywords(
+    document: Document, frequencies: DocumentFrequencies, rng: random.Random, count: int = RANDOM_PER_DOCUMENT
+) -> list[str]:
+    """Random handfuls of the document's best words by TF-IDF, as people type them."""
+    occurrences = Counter(terms(document.content))
+    weights = {word: (1 + math.log(n)) * frequencies.idf(word) for word, n in occurrences.items()}
+    best = sorted(weights, key=lambda word: (-weights[word], word))[:BAG_POOL]
+    bags = (rng.sample(best, min(rng.randint(*BAG_WORDS), len(best))) for _ in range(count if best else 0))
+    return [" ".join(bag) for bag in bags]
+
+
+Maker = Callable[[Document, random.Random, int | None, DocumentFrequencies], list[str]]
+
+KINDS: dict[str, Maker] = {
+    "title": lambda document, rng, count, frequencies: title(document),
+    "lead": lambda document, rng, count, frequencies: lead(document),
+    "sentences": lambda document, rng, count, frequencies: _some(sentences(document), count, rng),
+    "spans": lambda document, rng, count, frequencies: spans(document, rng, count or RANDOM_PER_DOCUMENT),
+    "keywords": lambda document, rng, count, frequencies: keywords(
+        document, frequencies, rng, count or RANDOM_PER_DOCUMENT
+    ),
+}
+"""The kinds of pseudo-query, by name."""
+
+
+def pseudo_queries(
+    corpus: Corpus | Sequence[Document],
+    kinds: Sequence[str] = ("title", "sentences"),
+    per_document: int | None = None,
+    seed: int = 0,
+    frequencies: DocumentFrequencies | None = None,
+) -> list[Pair]:
+    """Pairs of a pseudo-query and its document, for every document in order.
+
+    `per_document` is the most that one document gets, taken from the kinds in turn; without it every sentence
+    counts. `frequencies` lets keyword bags of a part of a corpus be those of the whole.
+    """
+    if isinstance(kinds, str):
+        kinds = (kinds,)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UnknownName("kind of pseudo-query", kind, KINDS)
+    if per_document is not None and per_document < 1:
+        raise BadSetting(f"per_document must be at least 1, not {per_document}", "Leave it out to take all.")
+    if frequencies is None:
+        frequencies = document_frequencies(corpus) if "keywords" in kinds else DocumentFrequencies(0, {})
+    return [
+        Pair(query, document.doc_id)
+        for document in corpus
+        for query in _of_document(document, kinds, per_document, seed, frequencies)
+    ]
+
+
+def _of_document(
+    document: Document, kinds: Sequence[str], count: int | None, seed: int, frequencies: DocumentFrequencies
+) -> Iterator[str]:
+    made = [KINDS[kind](document, _rng(seed, kind, document.doc_id), count, frequencies) for kind in kinds]
+    if count is None:
+        candidates: Iterable[str] = (query for queries in made for query in queries)
+    else:
+        candidates = (query for turn in zip_longest(*made, fillvalue="") for query in turn)
+    return islice(_distinct(candidates), count)
+
+
+def _distinct(queries: Iterable[str]) -> Iterator[str]:
+    """Queries on one line each, without empty ones and without repetition, whatever the case."""
+    seen = set()
+    for query in queries:
+        query = " ".join(query.split())
+        key = query.casefold()
+        if key and key not in seen:
+            seen.add(key)
+            yield query
+
+
+def _some(queries: list[str], count: int | None, rng: random.Random) -> list[str]:
+    """All of them in order, or in random order so that the first `count` are a random choice."""
+    return queries if count is None else rng.sample(queries, len(queries))
+
+
+def _rng(seed: int, kind: str, doc_id: str) -> random.Random:
+    key = f"{seed}\x00{kind}\x00{doc_id}".encode("utf-8", "surrogatepass")
+    return random.Random(hashlib.sha256(key).digest())

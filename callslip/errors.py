@@ -1,0 +1,88 @@
+"""The one family of errors that a user is meant to read.
+
+Every message says what is wrong, where, and what to do about it. The command line prints it without a
+traceback and exits with the error's `exit_code`; anything else that escapes is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class CallslipError(Exception):
+    """Base of all user-facing errors: a problem and, where there is one, its remedy."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}\n  {remedy}" if remedy else problem)
+
+
+class BadInput(CallslipError):
+    """A file that cannot be taken as it is. Names the file, and the line and field where they are known."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        problem: str,
+        *,
+        line: int | None = None,
+        field: str | None = None,
+        remedy: str = "",
+    ) -> None:
+        self.path, self.line, self.field = str(path), line, field
+        where = self.path if line is None else f"{self.path}:{line}"
+        what = problem if field is None else f"field {field!r}: {problem}"
+        super().__init__(f"{where}: {what}", remedy)
+
+
+class BadSetting(CallslipError):
+    """A setting, option or argument with a value that makes no sense."""
+
+
+class UnknownName(CallslipError):
+    """A name (method, encoder, measure, setting, format) that is not one of the known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        import difflib
+
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        super().__init__(f"unknown {kind} {name!r}", f"{hint}Known: {', '.join(names)}.")
+        self.kind, self.name = kind, name
+
+
+class MissingExtra(CallslipError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an optional dependency", f"Install it: pip install 'callslip[{extra}]'")
+        self.extra = extra
+
+
+class Unsupported(CallslipError):
+    """Something that this method cannot do; the remedy says what can."""
+
+
+class NotAnIndex(CallslipError):
+    """A folder that is not a saved index, or one of a format that this version does not read."""
+
+
+class IndexCorrupt(CallslipError):
+    """A saved index whose files are not what its manifest says."""
+
+    exit_code = 3
+
+    def __init__(self, path: str | Path, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{path}: {problem}", remedy or "Restore the folder from a copy, or fit the index again.")
+        self.path = str(path)
+
+
+class TrainingFailed(CallslipError):
+    """Training that cannot go on: collapsed codes, or a loss that is not a number."""
+
+    exit_code = 4

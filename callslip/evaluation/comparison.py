@@ -1,0 +1,247 @@
+"""Several reports side by side: one table as text, Markdown, JSON and a page with a plot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from callslip.errors import BadSetting, UnknownName
+from callslip.evaluation.plain import plain, write_json
+from callslip.evaluation.report import Report
+from callslip.evaluation.significance import PERMUTATIONS, Interval, holm, paired_test
+
+LEVEL = 0.05
+BETTER, WORSE = "▲", "▼"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One system's figure for one measure, and how it stands to the baseline's, if it is not the baseline."""
+
+    mean: float
+    low: float
+    high: float
+    best: bool
+    difference: float | None = None
+    p: float | None = None
+    """Two-sided, by sign flips."""
+    p_corrected: float | None = None
+    """By Holm, over all systems that are compared with the baseline on this measure."""
+
+    @property
+    def mark(self) -> str:
+        """▲ or ▼ if the figure differs significantly from the baseline's."""
+        if self.p_corrected is None or self.p_corrected >= LEVEL:
+            return ""
+        return BETTER if (self.difference or 0) > 0 else WORSE
+
+
+class Comparison:
+    """Reports of several systems on the same queries.
+
+    The baseline is what the others are tested against: the one that is named, else "bm25" if it is there,
+    else the first. Reports of different data, splits, queries or measures are refused: their figures do not
+    compare.
+    """
+
+    def __init__(self, reports: Mapping[str, Report], baseline: str | None = None) -> None:
+        if not reports:
+            raise BadSetting("there is no report to compare", "Give at least one.")
+        if baseline is not None and baseline not in reports:
+            raise UnknownName("baseline", baseline, reports)
+        self.reports = dict(reports)
+        self.baseline = baseline or ("bm25" if "bm25" in reports else next(iter(reports)))
+        self._check_same()
+        self.measures = list(self.reports[self.baseline].measures)
+        self.table = self._table()
+
+    @property
+    def first(self) -> Report:
+        """The baseline's report; what all reports share is read from it."""
+        return self.reports[self.baseline]
+
+    def _check_same(self) -> None:
+        def essence(report: Report) -> tuple[Any, ...]:
+            ids = next(iter(report.per_query.values()), {})
+            return report.dataset.get("sha256"), report.split, set(ids), set(report.measures)
+
+        parts = ("data set", "split", "queries", "measures")
+        wanted = essence(self.first)
+        for name, report in self.reports.items():
+            for part, mine, theirs in zip(parts, essence(report), wanted):
+                if mine != theirs:
+                    raise BadSetting(
+                        f"{name!r} and {self.baseline!r} were evaluated on different {part}",
+                        "Compare reports of one data set and split, evaluated with the same measures.",
+                    )
+
+    def _table(self) -> dict[str, dict[str, Cell]]:
+        """system -> measure -> cell."""
+        table: dict[str, dict[str, Cell]] = {name: {} for name in self.reports}
+        others = [name for name in self.reports if name != self.baseline]
+        for measure in self.measures:
+            top = max(round(report.measures[measure].mean, 4) for report in self.reports.values())
+            base = self.first.per_query[measure]
+            tests = []
+            for name in others:
+                theirs = self.reports[name].per_query[measure]
+                tests.append(
+                    paired_test([base[q] for q in base], [theirs[q] for q in base], seed=self.first.seed)
+                )
+            corrected = holm([test.p for test in tests])
+            for name, report in self.reports.items():
+                figure: Interval = report.measures[measure]
+                cell: dict[str, Any] = {"best": round(figure.mean, 4) == top > 0}
+                if name != self.baseline:
+                    place = others.index(name)
+                    cell |= {
+                        "difference": tests[place].difference,
+                        "p": tests[place].p,
+                        "p_corrected": corrected[place],
+                    }
+                table[name][measure] = Cell(*figure, **cell)
+        return table
+
+    def extras(self) -> dict[str, dict[str, str]]:
+        """column -> system -> text: times and unique codes; only columns that some report fills."""
+        columns: dict[str, dict[str, str]] = {"fit": {}, "search per query": {}, "unique codes": {}}
+        for name, report in self.reports.items():
+            fit, search = report.timings.get("fit_seconds"), report.timings.get("search_seconds")
+            if fit is not None:
+                columns["fit"][name] = duration(fit)
+            if search is not None and report.queries:
+                columns["search per query"][name] = duration(search / report.queries)
+            unique = report.identifiers.get("unique_codes", report.identifiers.get("unique"))
+            if unique is not None:
+                columns["unique codes"][name] = f"{unique:,}"
+        return {column: cells for column, cells in columns.items() if cells}
+
+    @property
+    def title(self) -> str:
+        report = self.first
+        return f"{report.dataset.get('name', 'data')}, split {report.split}, {report.queries:,} queries"
+
+    def notes(self, intervals: bool = True) -> Iterator[str]:
+        """How to read the table, with or without the line on its intervals."""
+        if intervals:
+            percent = f"{self.first.confidence * 100:g} %"
+            yield f"Means with {percent} bootstrap intervals over queries; the best of a column is in bold."
+        if len(self.reports) > 1:
+            yield (
+                f"{BETTER} and {WORSE}: better and worse than {self.baseline} at p < {LEVEL} (paired "
+                f"sign-flip test, two-sided, up to {PERMUTATIONS:,} permutations, Holm-corrected over the "
+                "systems within a measure)."
+            )
+        noted: dict[str, list[str]] = {}
+        for name, report in self.reports.items():
+            for note in report.notes:
+                noted.setdefault(note, []).append(name)
+        yield from (f"{', '.join(names)}: {note}" for note, names in noted.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: figures, settings and versions of every system, no values per query."""
+        systems = {}
+        for name, cells in self.table.items():
+            report = self.reports[name].to_dict()
+            kept = (
+                "timings",
+                "identifiers",
+                "shared_codes",
+                "seen",
+                "settings",
+                "versions",
+                "seed",
+                "notes",
+                "created",
+            )
+            systems[name] = {"measures": {m: {**vars(c), "mark": c.mark} for m, c in cells.items()}}
+            systems[name] |= {key: report[key] for key in kept}
+        return plain(
+            {
+                "format": "callslip-comparison",
+                "format_version": 1,
+                "dataset": self.first.dataset,
+                "split": self.first.split,
+                "queries": self.first.queries,
+                "baseline": self.baseline,
+                "level": LEVEL,
+                "notes": list(self.notes()),
+                "systems": systems,
+            }
+        )
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, with a line on how to read it."""
+        extras = self.extras()
+        head = ["system", *self.measures, *extras]
+        lines = [
+            f"**{_markdown(self.title)}**",
+            "",
+            _row(map(_markdown, head)),
+            _row(["---"] + ["---:"] * (len(head) - 1)),
+        ]
+        for name, cells in self.table.items():
+            figures = []
+            for cell in cells.values():
+                mean = f"**{cell.mean:.4f}**" if cell.best else f"{cell.mean:.4f}"
+                figures.append(f"{mean}{cell.mark} ({cell.low:.3f}–{cell.high:.3f})")
+            lines.append(
+                _row([_markdown(name), *figures, *(column.get(name, "–") for column in extras.values())])
+            )
+        lines += ["", *(f"- {_markdown(note)}" for note in self.notes())]
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """One self-contained page: plot, table, notes. No script, nothing fetched."""
+        from callslip.evaluation.page import comparison_page
+
+        return comparison_page(self)
+
+    def text(self, width: int = 120) -> str:
+        """The table for a terminal, without colours."""
+        from callslip.evaluation.terminal import render
+
+        return render(self, width)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from callslip.evaluation.terminal import comparison_view
+
+        yield from comparison_view(self, console, options)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write comparison.md, .json and .html, and each system's report; returns the files' paths."""
+        target = Path(folder)
+        reports = target / "reports"
+        reports.mkdir(parents=True, exist_ok=True)
+        paths = [target / f"comparison.{ending}" for ending in ("md", "json", "html")]
+        paths[0].write_text(self.to_markdown(), encoding="utf-8")
+        write_json(self.to_dict(), paths[1])
+        paths[2].write_text(self.to_html(), encoding="utf-8")
+        for place, (name, report) in enumerate(self.reports.items(), start=1):
+            paths.append(reports / f"{place:02d}-{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:60]}.json")
+            report.save(paths[-1])
+        return paths
+
+
+def duration(seconds: float) -> str:
+    """A time for the eye: 0.42 ms, 18 ms, 3.1 s, 4 min 05 s, 2 h 10 min."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.2g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _row(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|~&])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,115 @@
+"""Evaluate a retriever: search the judged queries of a split, and report honestly on what came back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from callslip.corpus.documents import Corpus, Query
+from callslip.errors import BadSetting
+from callslip.evaluation.measures import DEFAULT_MEASURES, Run, cutoff_of, parse_measures
+from callslip.evaluation.report import Report, evaluate_run
+from callslip.evaluation.shared_codes import group_by_code
+from callslip.evaluation.typos import typo_queries
+from callslip.identifiers import quality
+from callslip.retriever import Retriever
+from callslip.search.hits import Hits
+
+BATCH = 64
+
+
+def evaluate(
+    retriever: Retriever,
+    corpus: Corpus,
+    *,
+    split: str = "test",
+    measures: str | Iterable[Any] = DEFAULT_MEASURES,
+    depth: int = 100,
+    typos: int = 0,
+    name: str = "",
+    seed: int = 0,
+) -> Report:
+    """Search every judged query of the split for `depth` hits (more if a measure looks deeper) and measure them.
+
+    `typos` puts that many typing errors into each query. If documents can share a code, the report adds
+    the optimistic and expected figures; if there are training queries, the seen/unseen split.
+    """
+    return evaluate_with_run(
+        retriever, corpus, split=split, measures=measures, depth=depth, typos=typos, name=name, seed=seed
+    )[0]
+
+
+def evaluate_with_run(
+    retriever: Retriever,
+    corpus: Corpus,
+    *,
+    split: str = "test",
+    measures: str | Iterable[Any] = DEFAULT_MEASURES,
+    depth: int = 100,
+    typos: int = 0,
+    name: str = "",
+    seed: int = 0,
+) -> tuple[Report, Run]:
+    """As `evaluate`, with the run that was measured."""
+    parsed = parse_measures(measures)
+    queries, judgements = corpus.split(split)
+    if not queries:
+        known = ", ".join(sorted(corpus.judgements)) or "none"
+        raise BadSetting(f"the corpus has no judged queries in split {split!r}", f"Splits with judgements: {known}.")
+    if typos:
+        queries = typo_queries(queries, edits=typos, seed=seed)
+    depth = max([depth, *(cutoff_of(measure) or 0 for measure in parsed)])
+    codes = code_quality(retriever)
+    shared = shares_codes(retriever, codes)
+    # Whole buckets are needed for the expected figures, so the last one must not be cut at `depth`.
+    found, seconds = search_all(retriever, list(queries.values()), depth + (codes["bucket_max"] if shared else 0))
+    run: Run = {qid: [(hit.doc_id, hit.score) for hit in hits[:depth]] for qid, hits in found.items()}
+    buckets = {qid: group_by_code((hit.doc_id, hit.code) for hit in hits) for qid, hits in found.items()}
+    train = corpus.judgements.get("train") if split != "train" else None
+    report = evaluate_run(
+        run,
+        judgements,
+        measures=parsed,
+        corpus=corpus,
+        split=split if not typos else f"{split} with {typos} typo{'s' * (typos > 1)} a query",
+        name=name or retriever.method,
+        buckets=buckets if shared else None,
+        seen=None if train is None else {d for judged in train.values() for d, grade in judged.items() if grade > 0},
+        identifiers=codes,
+        timings={
+            "fit_seconds": retriever.fit_seconds,
+            "search_seconds": seconds,
+            "search_ms_per_query": 1000 * seconds / max(1, len(queries)),
+        },
+        settings=retriever.describe()["settings"],
+        seed=seed,
+    )
+    return report, run
+
+
+def search_all(retriever: Retriever, queries: list[Query], k: int) -> tuple[dict[str, Hits], float]:
+    """The hits of every query, searched in batches, and the seconds it took."""
+    from callslip.progress import track
+
+    starts = range(0, len(queries), BATCH)
+    retriever.search(queries[0], k)  # loads what is loaded on first use, which is not search time
+    began = time.perf_counter()
+    found: dict[str, Hits] = {}
+    for start in track(starts, "searching"):
+        batch = queries[start : start + BATCH]
+        for query, hits in zip(batch, retriever.search_batch(batch, k), strict=True):
+            found[query.query_id] = hits
+    return found, time.perf_counter() - began
+
+
+def code_quality(retriever: Retriever) -> dict[str, Any]:
+    """The figures of the method's codes; nothing for methods without codes."""
+    identifiers = getattr(retriever, "identifiers", None)
+    return {} if identifiers is None else quality.measure(identifiers).to_dict()
+
+
+def shares_codes(retriever: Retriever, codes: dict[str, Any]) -> bool:
+    """Whether hits come bucket by bucket and some bucket holds several documents."""
+    in_buckets = getattr(retriever.settings, "ranking", None) == "bucket"
+    return bool(codes) and in_buckets and codes["bucket_max"] > 1

@@ -1,0 +1,265 @@
+"""The report of one evaluation: figures with intervals, and all that is needed to judge and repeat them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Judgements
+from callslip.errors import BadInput, BadSetting
+from callslip.evaluation.measures import DEFAULT_MEASURES, PerQuery, Run, cutoff_of, parse_measures, per_query
+from callslip.evaluation.plain import plain, to_json, write_json
+from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures
+from callslip.evaluation.significance import CONFIDENCE, RESAMPLES, Interval, bootstrap_intervals
+from callslip.versions import versions
+
+FORMAT = "callslip-report"
+FORMAT_VERSION = 1
+
+SEEN_GROUPS = {
+    "all_seen": "all answers had a training query",
+    "some_seen": "some answers had a training query",
+    "none_seen": "no answer had a training query",
+}
+"""The parts of the seen/unseen split. *Seen* is a document that is an answer to a training query. An unseen
+document is in the index too, and the model may have read it; only no query for it was trained on."""
+
+Figures = dict[str, Interval]
+"""measure -> mean with its interval."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A part of the queries with its own figures; no figures if it is empty."""
+
+    queries: int
+    measures: Figures = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """One system, one split of one data set."""
+
+    name: str
+    """What was evaluated: a method's name, or the user's own."""
+    dataset: dict[str, Any]
+    """The fingerprint of the corpus: its name, counts and hash."""
+    split: str
+    measures: Figures
+    per_query: PerQuery
+    confidence: float = CONFIDENCE
+    """Of the intervals: percentile bootstrap over queries, with `resamples` resamples."""
+    resamples: int = RESAMPLES
+    shared_codes: dict[str, Any] | None = None
+    """measure -> ranked, optimistic, expected; for methods whose documents can share a code."""
+    seen: dict[str, Group] | None = None
+    """The keys of SEEN_GROUPS -> queries and figures, if the seen documents were given."""
+    identifiers: dict[str, Any] = field(default_factory=dict)
+    """Quality of the codes, as callslip.identifiers.quality finds it."""
+    timings: dict[str, float] = field(default_factory=dict)
+    """Seconds by what they were spent on: `fit_seconds`, `search_seconds` for all queries of the split, …"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know to read the figures rightly."""
+    created: str = ""
+
+    @property
+    def queries(self) -> int:
+        """How many queries the means are over: all that are judged, answered or not."""
+        return len(next(iter(self.per_query.values()), {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: no NaN, no NumPy types, everything that `from_dict` needs."""
+        data: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "queries": self.queries}
+        data |= {
+            key: value for key, value in vars(self).items() if key not in ("measures", "seen", "per_query")
+        }
+        data["measures"] = _figures_to_dict(self.measures)
+        data["seen"] = self.seen and {
+            key: {
+                "meaning": SEEN_GROUPS[key],
+                "queries": part.queries,
+                "measures": _figures_to_dict(part.measures),
+            }
+            for key, part in self.seen.items()
+        }
+        data["per_query"] = self.per_query
+        return plain(data)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that `to_dict` gave."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        known["measures"] = _figures_from_dict(data["measures"])
+        if known.get("seen"):
+            known["seen"] = {
+                key: Group(part["queries"], _figures_from_dict(part["measures"]))
+                for key, part in data["seen"].items()
+            }
+        return cls(**known)
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole report as one JSON file."""
+        write_json(self.to_dict(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Report:
+        """Read a report that `save` wrote."""
+        remedy = "Name a report that `callslip evaluate` or `Report.save` wrote."
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadInput(path, error.strerror or "cannot be read", remedy=remedy) from None
+        except ValueError as error:
+            raise BadInput(path, f"is not JSON: {error}", remedy=remedy) from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BadInput(path, "is not a report", remedy=remedy)
+        if data.get("format_version") != FORMAT_VERSION:
+            problem = f"has report format {data.get('format_version')}, this version reads {FORMAT_VERSION}"
+            raise BadInput(path, problem, remedy="Evaluate again, or install the version that wrote it.")
+        try:
+            return cls.from_dict(data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInput(path, f"is not a whole report: {error}", remedy=remedy) from None
+
+    def per_query_json(self) -> str:
+        """JSON text: query_id -> measure -> value."""
+        names = list(self.per_query)
+        ids = next(iter(self.per_query.values()), {})
+        return to_json({qid: {name: self.per_query[name][qid] for name in names} for qid in ids})
+
+    def text(self, width: int = 100) -> str:
+        """The report for a terminal, without colours."""
+        from callslip.evaluation.terminal import report_text
+
+        return report_text(self, width)
+
+    def __rich__(self) -> Any:
+        from callslip.evaluation.terminal import report_view
+
+        return report_view(self)
+
+
+def evaluate_run(
+    run: Run,
+    judgements: Judgements,
+    *,
+    measures: str | Iterable[Any] = DEFAULT_MEASURES,
+    corpus: Corpus | None = None,
+    dataset: Mapping[str, Any] | None = None,
+    split: str = "test",
+    name: str = "",
+    buckets: Mapping[str, Buckets] | None = None,
+    seen: Iterable[str] | None = None,
+    identifiers: Mapping[str, Any] | None = None,
+    timings: Mapping[str, float] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Report:
+    """Evaluate a run: query_id -> (doc_id, score) best first.
+
+    The data set is named by `corpus`, or by its fingerprint (`dataset`) if that is already known. `buckets`
+    gives the hits of each query as whole buckets and adds the optimistic and expected figures; `seen` gives
+    the doc_ids that are answers to training queries and adds the seen/unseen split. The rest is recorded.
+    """
+    parsed = parse_measures(measures)
+    _check(run, judgements, split)
+    values = per_query(run, judgements, parsed)
+    bounds = {"confidence": confidence, "resamples": resamples, "seed": seed}
+    shared = (
+        bucket_figures(buckets, judgements, parsed, ranked=values, seed=seed) if buckets is not None else None
+    )
+    return Report(
+        name=name,
+        dataset=dict(dataset) if dataset is not None else corpus.fingerprint() if corpus is not None else {},
+        split=split,
+        measures=_figures(values, list(judgements), **bounds),
+        per_query=values,
+        confidence=confidence,
+        resamples=resamples,
+        shared_codes=_shared_to_dict(shared),
+        seen=None if seen is None else seen_groups(values, judgements, set(seen), **bounds),
+        identifiers=plain(identifiers or {}),
+        timings=plain(timings or {}),
+        settings=plain(settings or {}),
+        versions=versions(),
+        seed=seed,
+        notes=_notes(run, judgements, parsed),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def seen_groups(values: PerQuery, judgements: Judgements, seen: set[str], **bounds: Any) -> dict[str, Group]:
+    """The queries parted by whether their answers had training queries, each part with its figures.
+
+    A query without any answer belongs to no part.
+    """
+    parts: dict[str, list[str]] = {key: [] for key in SEEN_GROUPS}
+    for qid, judged in judgements.items():
+        answers = [doc_id for doc_id, grade in judged.items() if grade > 0]
+        known = sum(doc_id in seen for doc_id in answers)
+        if answers:
+            parts["none_seen" if known == 0 else "all_seen" if known == len(answers) else "some_seen"].append(
+                qid
+            )
+    return {key: Group(len(ids), _figures(values, ids, **bounds)) for key, ids in parts.items()}
+
+
+def _check(run: Run, judgements: Judgements, split: str) -> None:
+    if not judgements:
+        raise BadSetting(
+            f"split {split!r} has no judged queries", "Give judgements (qrels), or name another split."
+        )
+    if run and not any(qid in judgements for qid in run):
+        raise BadSetting(
+            f"no query of the run is judged in split {split!r}",
+            f"The run has ids like {next(iter(run))!r}, the judgements like {next(iter(judgements))!r}.",
+        )
+
+
+def _notes(run: Run, judgements: Judgements, parsed: list[Any]) -> list[str]:
+    notes = []
+    missing = sum(not run.get(qid) for qid in judgements)
+    if missing:
+        notes.append(f"{missing} of {len(judgements)} queries found nothing and count 0.")
+    unanswerable = sum(all(grade <= 0 for grade in judged.values()) for judged in judgements.values())
+    if unanswerable:
+        notes.append(f"{unanswerable} of {len(judgements)} queries have no relevant document and count 0.")
+    depth = max((len(run[qid]) for qid in judgements if qid in run), default=0)
+    deeper = [str(measure) for measure in parsed if (cutoff_of(measure) or 0) > depth]
+    if depth and deeper:
+        notes.append(f"No query has more than {depth} hits, so {', '.join(deeper)} could not look deeper.")
+    return notes
+
+
+def _figures(values: PerQuery, query_ids: list[str], **bounds: Any) -> Figures:
+    if not query_ids:
+        return {}
+    table = np.array([[values[name][qid] for name in values] for qid in query_ids])
+    return dict(zip(values, bootstrap_intervals(table, **bounds)))
+
+
+def _figures_to_dict(figures: Figures) -> dict[str, dict[str, float]]:
+    return {name: interval._asdict() for name, interval in figures.items()}
+
+
+def _figures_from_dict(data: Mapping[str, Mapping[str, float]]) -> Figures:
+    return {name: Interval(item["mean"], item["low"], item["high"]) for name, item in data.items()}
+
+
+def _shared_to_dict(figures: BucketFigures | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    return {
+        name: {**means, "expected_by": figures.expected_by[name]} for name, means in figures.means().items()
+    }

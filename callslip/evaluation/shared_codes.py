@@ -1,0 +1,222 @@
+"""Figures for documents that share a code: ranked, optimistic and expected.
+
+When a model writes a code, it finds a bucket of documents. What a figure says then depends on the order
+inside the bucket, and published figures do not always say which order they took. So three are given:
+
+- *ranked*: our own order, what a user sees;
+- *optimistic*: the relevant documents first inside each bucket, the best that any order inside could do;
+- *expected*: the mean over all orders inside each bucket, what the code alone is worth.
+
+Buckets keep their own order and every document takes a rank, so even the optimistic figure pays for a large
+bucket that comes before the right one. Hand over whole buckets, not cut at k: the measures do the cutting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Judgements
+from callslip.evaluation.measures import PerQuery, cutoff_of, parse_measures, per_query
+
+Buckets = Sequence[Sequence[str]]
+"""One query's hits: buckets best first, each with its doc_ids in ranked order."""
+
+Span = tuple[int, int, list[int]]
+"""A bucket with relevant documents: how many documents come before it, its size, and its grades above 0."""
+
+SAMPLES = 1000
+"""Random orders drawn for a measure without a closed form."""
+
+
+@dataclass(frozen=True)
+class BucketFigures:
+    """The three figures per measure and query, and how the expected one was found."""
+
+    ranked: PerQuery
+    optimistic: PerQuery
+    expected: PerQuery
+    expected_by: dict[str, str] = field(default_factory=dict)
+
+    def means(self) -> dict[str, dict[str, float]]:
+        """measure -> {"ranked", "optimistic", "expected"} -> mean over queries."""
+        return {
+            measure: {
+                kind: float(np.mean(list(figures[measure].values())))
+                for kind, figures in (
+                    ("ranked", self.ranked),
+                    ("optimistic", self.optimistic),
+                    ("expected", self.expected),
+                )
+            }
+            for measure in self.ranked
+        }
+
+
+def group_by_code(hits: Iterable[tuple[str, Hashable]]) -> list[list[str]]:
+    """Buckets from (doc_id, code) hits best first; a code's bucket stands where its first document stands."""
+    buckets: dict[Hashable, list[str]] = {}
+    for doc_id, code in hits:
+        buckets.setdefault(code, []).append(doc_id)
+    return list(buckets.values())
+
+
+def bucket_figures(
+    runs_of_buckets: Mapping[str, Buckets],
+    judgements: Judgements,
+    measures: str | Iterable[Any],
+    *,
+    ranked: PerQuery | None = None,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> BucketFigures:
+    """The ranked, optimistic and expected value of every measure for every judged query.
+
+    `ranked` gives the values of the run that was shown to the user, where they are already known, or that run
+    is not simply the buckets one after another. Expected values are exact for nDCG, R, P, Success, RR and AP
+    with any cutoff and `rel`; for other measures they are means over `samples` random orders: `expected_by`
+    says which.
+    """
+    parsed = parse_measures(measures)
+    judged_runs = {qid: buckets for qid, buckets in runs_of_buckets.items() if qid in judgements}
+    best = {
+        qid: _run_of([_relevant_first(bucket, judgements[qid]) for bucket in buckets])
+        for qid, buckets in judged_runs.items()
+    }
+    exact = [measure for measure in parsed if _closed_form(measure)]
+    sampled = [measure for measure in parsed if not _closed_form(measure)]
+    expected: PerQuery = {str(measure): {} for measure in parsed}
+    for qid, judged in judgements.items():
+        spans = _spans(judged_runs.get(qid, ()), judged)
+        for measure in exact:
+            expected[str(measure)][qid] = _expected(measure, spans, judged)
+    if sampled:
+        expected |= _sampled(judged_runs, judgements, sampled, samples, seed)
+    if ranked is None:
+        ranked = per_query(
+            {qid: _run_of(buckets) for qid, buckets in judged_runs.items()}, judgements, parsed
+        )
+    return BucketFigures(
+        ranked=ranked,
+        optimistic=per_query(best, judgements, parsed),
+        expected=expected,
+        expected_by={str(m): "exact" if m in exact else f"mean of {samples} random orders" for m in parsed},
+    )
+
+
+def expected_value(measure: Any, buckets: Buckets, judged: Mapping[str, int]) -> float:
+    """The exact expectation of one measure for one query over random orders inside the buckets."""
+    return _expected(measure, _spans(buckets, judged), judged)
+
+
+def _spans(buckets: Buckets, judged: Mapping[str, int]) -> list[Span]:
+    """The buckets that hold a judged document above 0. The others only push these down."""
+    spans, before = [], 0
+    for bucket in buckets:
+        grades = [grade for grade in map(judged.get, bucket) if grade is not None and grade > 0]
+        if grades:
+            spans.append((before, len(bucket), grades))
+        before += len(bucket)
+    return spans
+
+
+def _expected(measure: Any, spans: list[Span], judged: Mapping[str, int]) -> float:
+    threshold, cutoff = measure.params.get("rel", 1), cutoff_of(measure)
+    relevant = sum(grade >= threshold for grade in judged.values())
+    if relevant == 0 or not spans:
+        return 0.0
+    if measure.NAME == "nDCG":
+        ideal = sorted((grade for grade in judged.values() if grade > 0), reverse=True)
+        best = sum(grade / np.log2(rank + 1) for rank, grade in enumerate(ideal[:cutoff], start=1))
+        # Each place of a bucket has the bucket's mean gain.
+        gains = (
+            sum(grades) / size * (1 / np.log2(_ranks(at, size, cutoff) + 1)).sum()
+            for at, size, grades in spans
+        )
+        return float(sum(gains) / best)
+    shapes = [(before, size, sum(grade >= threshold for grade in grades)) for before, size, grades in spans]
+    if measure.NAME in ("R", "P"):
+        found = sum(hits / size * len(_ranks(before, size, cutoff)) for before, size, hits in shapes)
+        return float(found / (relevant if measure.NAME == "R" else cutoff))
+    if measure.NAME == "AP":
+        return _expected_precisions(shapes, cutoff) / relevant
+    return _expected_first_hit(shapes, cutoff, reciprocal=measure.NAME == "RR")
+
+
+def _ranks(before: int, size: int, cutoff: int | None) -> np.ndarray:
+    """The ranks that a bucket takes, as far as the measure looks."""
+    end = before + size if cutoff is None else min(before + size, cutoff)
+    return np.arange(before + 1, end + 1)
+
+
+def no_hit_chances(size: int, hits: int) -> np.ndarray:
+    """[size + 1] chances that the first 0, 1, … of `size` documents in random order hold no hit."""
+    drawn = np.arange(size)
+    return np.concatenate([[1.0], np.cumprod(np.maximum(size - hits - drawn, 0) / (size - drawn))])
+
+
+def _closed_form(measure: Any) -> bool:
+    return measure.NAME in ("nDCG", "R", "P", "Success", "RR", "AP") and set(measure.params) <= {
+        "cutoff",
+        "rel",
+    }
+
+
+def _expected_precisions(shapes: list[tuple[int, int, int]], cutoff: int | None) -> float:
+    """The sum over ranks of E[relevant here × precision here].
+
+    Given a relevant document at place j of a bucket, each of the j − 1 places before it holds one of the
+    bucket's other relevant documents with equal chance.
+    """
+    total, found = 0.0, 0
+    for before, size, hits in shapes:
+        ranks = _ranks(before, size, cutoff)
+        others = (hits - 1) / (size - 1) if size > 1 else 0.0
+        total += float((hits / size * (1 + found + others * (ranks - before - 1)) / ranks).sum())
+        found += hits
+    return total
+
+
+def _expected_first_hit(shapes: list[tuple[int, int, int]], cutoff: int | None, *, reciprocal: bool) -> float:
+    """E[1 / rank of the first relevant document], or the chance that there is one above the cutoff.
+
+    Only the first bucket that holds a relevant document matters: it shows one before the next bucket begins.
+    """
+    for before, size, hits in shapes:
+        if hits:
+            ranks = _ranks(before, size, cutoff)
+            none_yet = no_hit_chances(size, hits)[: len(ranks) + 1]
+            return float(((none_yet[:-1] - none_yet[1:]) / ranks).sum() if reciprocal else 1.0 - none_yet[-1])
+    return 0.0
+
+
+def _relevant_first(bucket: Sequence[str], judged: Mapping[str, int]) -> list[str]:
+    return sorted(bucket, key=lambda doc_id: -max(judged.get(doc_id, 0), 0))
+
+
+def _run_of(buckets: Buckets) -> list[tuple[str, float]]:
+    """A run's ranking; its scores say nothing, as only the order is evaluated."""
+    return [(doc_id, 0.0) for bucket in buckets for doc_id in bucket]
+
+
+def _sampled(
+    judged_runs: Mapping[str, Buckets],
+    judgements: Judgements,
+    measures: list[Any],
+    samples: int,
+    seed: int,
+) -> PerQuery:
+    rng = np.random.default_rng(seed)
+    totals: PerQuery = {str(measure): dict.fromkeys(judgements, 0.0) for measure in measures}
+    for _ in range(samples):
+        run = {
+            qid: _run_of([[bucket[i] for i in rng.permutation(len(bucket))] for bucket in buckets])
+            for qid, buckets in judged_runs.items()
+        }
+        for name, values in per_query(run, judgements, measures).items():
+            for qid, value in values.items():
+                totals[name][qid] += value / samples
+    return totals

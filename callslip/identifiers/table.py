@@ -1,0 +1,372 @@
+"""The table of documents and codes, sorted by code, so that every prefix is a slice.
+
+Documents that share a prefix are neighbours. One array therefore holds the trie, the buckets and the
+prefix groups that several methods train on; nothing has to be walked or hashed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from callslip.errors import BadSetting, IndexCorrupt, NotAnIndex
+
+if TYPE_CHECKING:
+    from callslip.identifiers.trie import Trie
+
+END = -1
+"""Fills the places after the last token of a code shorter than the table. Sorts before every token."""
+
+FILES = ("codes.npy", "rows.npy", "doc_ids.json")
+
+
+def code_to_text(code: Iterable[int], vocabulary: Sequence[str] | None = None) -> str:
+    """A code as a person reads it: "12-7-200", or its words where tokens have words.
+
+    A token beyond the vocabulary (the rank that `disambiguate` adds) is shown as "#" and its excess.
+    """
+    tokens = [int(token) for token in code if token != END]
+    if vocabulary is None:
+        return "-".join(map(str, tokens))
+    known = len(vocabulary)
+    return "-".join(vocabulary[token] if token < known else f"#{token - known + 1}" for token in tokens)
+
+
+def text_to_code(text: str) -> tuple[int, ...]:
+    """The inverse of `code_to_text` without a vocabulary: "12-7-200" is (12, 7, 200)."""
+    try:
+        code = tuple(int(part) for part in text.split("-")) if text else ()
+    except ValueError:
+        raise BadSetting(f"{text!r} is not a code", "Write tokens joined by '-', as in 12-7-200.") from None
+    return code
+
+
+def check_codes(codes: npt.ArrayLike) -> np.ndarray:
+    """The codes as an int32 array [N, L], or an error that says what is wrong with them."""
+    try:
+        array = np.asarray(codes)
+    except ValueError:
+        raise BadSetting(
+            "codes have different lengths", "Use Identifiers.from_sequences, which pads with END."
+        ) from None
+    if array.ndim != 2 or array.shape[1] < 1:
+        raise BadSetting(f"codes must be an array [documents, length], not of shape {array.shape}")
+    if array.size == 0:
+        return np.zeros(array.shape, np.int32)
+    if array.dtype.kind not in "iu":
+        raise BadSetting(f"codes must be integers, not {array.dtype}")
+    if array.min() < END or array.max() > np.iinfo(np.int32).max:
+        raise BadSetting(f"tokens lie between 0 and {np.iinfo(np.int32).max}, with {END} for END")
+    broken = ((array[:, :-1] == END) & (array[:, 1:] != END)).any(axis=1)
+    if broken.any():
+        row = int(broken.argmax())
+        raise BadSetting(f"code of row {row} has a token after END: {array[row].tolist()}")
+    return array.astype(np.int32, copy=False)
+
+
+class Identifiers:
+    """Documents and their codes, in lexicographic order of code, then of the original row.
+
+    `doc_ids[i]`, `codes[i]` and `rows[i]` belong to sorted position i; `rows[i]` is the row that the document
+    had when the table was made, and always a permutation of 0..N-1. Tables do not change: adding and removing
+    give a new one.
+    """
+
+    doc_ids: list[str]
+    codes: np.ndarray
+    rows: np.ndarray
+
+    def __init__(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> None:
+        names = list(doc_ids)
+        array = check_codes(codes)
+        if len(names) != len(array):
+            raise BadSetting(f"{len(names)} doc_ids for {len(array)} codes")
+        _check_doc_ids(names)
+        rows = np.lexsort(array.T[::-1]).astype(np.int64, copy=False)  # stable: equal codes keep their row order
+        self._set([names[row] for row in rows.tolist()], array[rows], rows)
+
+    def _set(self, doc_ids: list[str], codes: np.ndarray, rows: np.ndarray) -> None:
+        if codes.flags.writeable:
+            codes.setflags(write=False)
+        if rows.flags.writeable:
+            rows.setflags(write=False)
+        self.doc_ids, self.codes, self.rows = doc_ids, codes, rows
+
+    @classmethod
+    def _sorted(cls, doc_ids: list[str], codes: np.ndarray, rows: np.ndarray) -> Identifiers:
+        """A table from parts that are known to be sorted and valid."""
+        table = cls.__new__(cls)
+        table._set(doc_ids, codes, rows)
+        return table
+
+    @classmethod
+    def from_sequences(
+        cls, doc_ids: Iterable[str], sequences: Iterable[Sequence[int]], length: int | None = None
+    ) -> Identifiers:
+        """Codes of different lengths; the short ones are filled with END."""
+        return cls(doc_ids, pad(sequences, length))
+
+    def __len__(self) -> int:
+        return len(self.doc_ids)
+
+    def __contains__(self, doc_id: object) -> bool:
+        return doc_id in self._positions
+
+    def __repr__(self) -> str:
+        return f"Identifiers({len(self)} documents, length {self.length}, {self.unique} codes)"
+
+    @property
+    def length(self) -> int:
+        """L, the number of levels."""
+        return int(self.codes.shape[1])
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The highest token of each level, plus one."""
+        if not len(self):
+            return (0,) * self.length
+        return tuple(int(top) + 1 for top in self.codes.max(axis=0))
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
+
+    @cached_property
+    def _columns(self) -> list[np.ndarray]:
+        return [self.codes[:, level] for level in range(self.length)]
+
+    def position_of(self, doc_id: str) -> int:
+        """The sorted position of a document."""
+        try:
+            return self._positions[doc_id]
+        except KeyError:
+            raise BadSetting(f"no document {doc_id!r} in the table") from None
+
+    def positions(self, doc_ids: Iterable[str]) -> np.ndarray:
+        """The sorted positions of documents, in the order of `doc_ids`."""
+        return np.fromiter((self.position_of(doc_id) for doc_id in doc_ids), np.int64)
+
+    def code_of(self, doc_id: str) -> tuple[int, ...]:
+        """The code of a document, without END."""
+        return self.code_at(self.position_of(doc_id))
+
+    def code_at(self, position: int) -> tuple[int, ...]:
+        """The code at a sorted position, without END."""
+        return tuple(token for token in self.codes[position].tolist() if token != END)
+
+    def code_text(self, position: int, vocabulary: Sequence[str] | None = None) -> str:
+        """The code at a sorted position, as text."""
+        return code_to_text(self.code_at(position), vocabulary)
+
+    def in_row_order(self) -> tuple[list[str], np.ndarray]:
+        """doc_ids and codes in the order in which the table was given them."""
+        codes = np.empty_like(self.codes)
+        codes[self.rows] = self.codes
+        doc_ids = [""] * len(self)
+        for doc_id, row in zip(self.doc_ids, self.rows.tolist()):
+            doc_ids[row] = doc_id
+        return doc_ids, codes
+
+    def prefix_slice(self, prefix: Sequence[int]) -> slice:
+        """The sorted positions of the documents whose code begins with `prefix`; an empty slice if there are
+        none."""
+        if len(prefix) > self.length:
+            raise BadSetting(f"a prefix of {len(prefix)} tokens in a table of length {self.length}")
+        start, stop = 0, len(self)
+        # bisect on a column view reads only what it compares; np.searchsorted would copy the whole column
+        # first.
+        for column, token in zip(self._columns, prefix):
+            start, stop = bisect_left(column, token, start, stop), bisect_right(column, token, start, stop)
+        return slice(start, stop)
+
+    def bucket(self, code: Sequence[int]) -> slice:
+        """The sorted positions of the documents that have exactly this code (END may be left out)."""
+        return self.prefix_slice([*code, *[END] * (self.length - len(code))])
+
+    def buckets(self) -> np.ndarray:
+        """Where each bucket starts, and N at the end: bucket b is positions starts[b]:starts[b + 1]."""
+        return self._starts
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        if not len(self):
+            return np.zeros(1, np.int64)
+        new = (self.codes[1:] != self.codes[:-1]).any(axis=1)
+        starts = np.concatenate(([0], np.flatnonzero(new) + 1, [len(self)])).astype(np.int64)
+        starts.setflags(write=False)
+        return starts
+
+    @property
+    def unique(self) -> int:
+        """How many different codes there are."""
+        return len(self._starts) - 1
+
+    def trie(self) -> Trie:
+        """The level arrays that search walks; built once."""
+        return self._trie
+
+    @cached_property
+    def _trie(self) -> Trie:
+        from callslip.identifiers.trie import Trie
+
+        return Trie.from_sorted(self.codes)
+
+    def with_added(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> Identifiers:
+        """The table with more documents: what the old documents followed by the new ones would have given.
+
+        The new codes are merged into the sorted ones, so a small addition to a large table does not sort it
+        again.
+        """
+        added = Identifiers(doc_ids, codes)
+        both = [doc_id for doc_id in added.doc_ids if doc_id in self._positions]
+        if both:
+            raise BadSetting(f"{both[0]!r} is already in the table", "Remove it first, with `without`.")
+        length = max(self.length, added.length)
+        mine, theirs = _lengthen(self.codes, length), _lengthen(added.codes, length)
+        at = np.searchsorted(_sort_keys(mine), _sort_keys(theirs), side="right")
+        places = at + np.arange(len(at))  # where the added documents stand in the new table
+        old = np.ones(len(self) + len(added), bool)
+        old[places] = False
+        new_codes = np.empty((len(old), length), np.int32)
+        new_codes[old], new_codes[places] = mine, theirs
+        rows = np.empty(len(old), np.int64)
+        rows[old], rows[places] = self.rows, added.rows + len(self)
+        merged: list[str] = []
+        last = 0
+        for cut, doc_id in zip(at.tolist(), added.doc_ids):
+            if cut > last:
+                merged += self.doc_ids[last:cut]
+                last = cut
+            merged.append(doc_id)
+        merged += self.doc_ids[last:]
+        return Identifiers._sorted(merged, new_codes, rows)
+
+    def without(self, doc_ids: Iterable[str]) -> Identifiers:
+        """The table without some documents: what the others, in their old order, would have given."""
+        keep = np.ones(len(self), bool)
+        keep[self.positions(doc_ids)] = False
+        kept_rows = np.zeros(len(self), np.int64)
+        kept_rows[self.rows[keep]] = 1
+        rows = (np.cumsum(kept_rows) - 1)[self.rows[keep]]
+        names = [self.doc_ids[position] for position in np.flatnonzero(keep).tolist()]
+        return Identifiers._sorted(names, self.codes[keep], rows)
+
+    def save(self, folder: str | Path) -> None:
+        """Write codes.npy, rows.npy and doc_ids.json into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "codes.npy", lambda file: np.save(file, self.codes, allow_pickle=False))
+        _write(folder / "rows.npy", lambda file: np.save(file, self.rows, allow_pickle=False))
+        _write(folder / "doc_ids.json", lambda file: file.write(json.dumps(self.doc_ids).encode("ascii")))
+
+    @classmethod
+    def load(cls, folder: str | Path, *, mmap: bool = False, check: bool = True) -> Identifiers:
+        """Read a saved table; `mmap` leaves the codes on disk, and `check=False` does not read them all to
+        verify."""
+        folder = Path(folder)
+        missing = [name for name in FILES if not (folder / name).is_file()]
+        if missing:
+            raise NotAnIndex(f"{folder} holds no table of identifiers: {missing[0]} is missing")
+        mode = "r" if mmap else None
+        try:
+            codes = np.load(folder / "codes.npy", mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
+            rows = np.load(folder / "rows.npy", allow_pickle=False)
+            doc_ids = json.loads((folder / "doc_ids.json").read_bytes())
+        except (ValueError, OSError, EOFError) as error:
+            raise IndexCorrupt(folder, f"the table of identifiers cannot be read ({error})") from None
+        problem = _wrong_parts(doc_ids, codes, rows, check)
+        if problem:
+            raise IndexCorrupt(folder, problem)
+        return cls._sorted(doc_ids, codes, rows)
+
+
+def pad(sequences: Iterable[Sequence[int]], length: int | None = None) -> np.ndarray:
+    """Sequences of tokens as int32 [N, L], filled with END; L is the longest of them unless `length` is
+    more."""
+    rows = [list(sequence) for sequence in sequences]
+    longest = max(map(len, rows), default=0)
+    if length is not None and longest > length:
+        raise BadSetting(f"a code of {longest} tokens in a table of length {length}")
+    codes = np.full((len(rows), max(1, longest if length is None else length)), END, np.int64)
+    for row, tokens in enumerate(rows):
+        codes[row, : len(tokens)] = tokens
+    if len(rows) and codes.max() > np.iinfo(np.int32).max:
+        raise BadSetting(f"tokens must not exceed {np.iinfo(np.int32).max}")
+    return codes.astype(np.int32)
+
+
+def _check_doc_ids(doc_ids: list[str]) -> None:
+    for doc_id in doc_ids:
+        if not isinstance(doc_id, str) or not doc_id:
+            raise BadSetting(f"doc_ids are non-empty strings, not {doc_id!r}")
+    if len(set(doc_ids)) != len(doc_ids):
+        seen: set[str] = set()
+        twice = next(doc_id for doc_id in doc_ids if doc_id in seen or seen.add(doc_id))  # type: ignore[func-returns-value]
+        raise BadSetting(f"doc_id {twice!r} occurs more than once", "Give every document its own doc_id.")
+
+
+def _lengthen(codes: np.ndarray, length: int) -> np.ndarray:
+    return np.pad(codes, ((0, 0), (0, length - codes.shape[1])), constant_values=END)
+
+
+def _sort_keys(codes: np.ndarray) -> np.ndarray:
+    """One byte string a code, ordered as the codes are: big-endian, shifted so that END is 0."""
+    shifted = (codes.astype(np.int64) + 1).astype(">u4")
+    return np.ascontiguousarray(shifted).view(f"S{4 * codes.shape[1]}").reshape(-1)
+
+
+def _wrong_parts(doc_ids: Any, codes: np.ndarray, rows: np.ndarray, check: bool) -> str:
+    """What is wrong with the parts of a saved table; empty if nothing is."""
+    if not isinstance(doc_ids, list) or not all(isinstance(doc_id, str) for doc_id in doc_ids):
+        return "doc_ids.json is not a list of strings"
+    if codes.ndim != 2 or codes.dtype != np.int32 or codes.shape[1] < 1 or rows.dtype != np.int64:
+        return f"codes are {codes.dtype} {codes.shape} and rows {rows.dtype}, not int32 [N, L] and int64"
+    if len(doc_ids) != len(codes) or rows.shape != (len(codes),):
+        return f"{len(doc_ids)} doc_ids, {len(codes)} codes and {rows.size} rows"
+    if not check:
+        return ""
+    if len(set(doc_ids)) != len(doc_ids):
+        return "a doc_id occurs more than once"
+    seen = np.zeros(len(rows), bool)
+    inside = (rows >= 0) & (rows < len(rows))
+    seen[rows[inside]] = True
+    if not seen.all():
+        return "rows are not a permutation"
+    try:
+        check_codes(codes)
+    except BadSetting as error:
+        return error.problem
+    return "" if _in_order(codes, rows) else "codes are not sorted"
+
+
+def _in_order(codes: np.ndarray, rows: np.ndarray) -> bool:
+    if len(codes) < 2:
+        return True
+    differ = codes[1:] != codes[:-1]
+    level = differ.argmax(axis=1)[:, None]  # the first level where neighbours differ decides
+    step = np.take_along_axis(codes[1:].astype(np.int64) - codes[:-1], level, axis=1)[:, 0]
+    return bool(np.where(differ.any(axis=1), step > 0, np.diff(rows) > 0).all())
+
+
+def _write(path: Path, fill: Any) -> None:
+    """Write a file beside its place and move it there, so that a table mapped from the old file stays
+    whole."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    file: IO[bytes]
+    try:
+        with beside.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

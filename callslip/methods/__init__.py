@@ -1,0 +1,72 @@
+"""The methods, by name. A method's file is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from callslip import settings as settings_of
+from callslip.errors import BadSetting, UnknownName
+
+if TYPE_CHECKING:
+    from callslip.retriever import Retriever
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where a method's class is, the settings that make it this method, and a line about it."""
+
+    where: str
+    about: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> type[Retriever]:
+        module, _, name = self.where.partition(":")
+        return getattr(importlib.import_module(f"callslip.methods.{module}"), name)
+
+
+METHODS: dict[str, Method] = {
+    "bm25": Method("bm25:BM25", "words in common, k1=0.9 b=0.4 as Lucene users have it"),
+    "bm25-classic": Method("bm25:BM25", "words in common, k1=1.5 b=0.75", {"k1": 1.5, "b": 0.75}),
+    "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
+    "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
+    "dsi-semantic": Method("dsi:DSI", "codes by hierarchical k-means, a decoder that writes them (the default)"),
+    "dsi-random": Method("dsi:DSI", "the control: the same decoder, random codes", {"codes": "random"}),
+    "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
+    "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
+}
+
+DEFAULT = "dsi-semantic"
+
+
+def find(name: str) -> Method:
+    """The method of that name; `a+b` is the hybrid of a and b."""
+    if "+" in name:
+        parts = tuple(part.strip() for part in name.split("+"))
+        for part in parts:
+            if part not in METHODS:
+                raise UnknownName("method", part, METHODS)
+        return Method("hybrid:Hybrid", f"reciprocal rank fusion of {', '.join(parts)}", {"parts": parts})
+    if name not in METHODS:
+        raise UnknownName("method", name, METHODS)
+    return METHODS[name]
+
+
+def make(name: str, values: Mapping[str, Any] | None = None, *, preset: str | None = None) -> Retriever:
+    """An unfitted retriever: the method's own settings, then the preset's, then the given values."""
+    method = find(name)
+    cls = method.load()
+    chosen: dict[str, Any] = dict(method.settings)
+    if preset is not None:
+        if preset not in cls.presets:
+            known = ", ".join(cls.presets) or "none"
+            raise BadSetting(f"method {name!r} has no preset {preset!r}", f"Its presets: {known}.")
+        chosen |= cls.presets[preset]
+    chosen |= values or {}
+    dotted = [key for key in chosen if "." in key]
+    if dotted:  # part.key=value is for a part of a hybrid
+        given = tuple(f"{key}={chosen.pop(key)}" for key in dotted)
+        chosen["options"] = (*chosen.get("options", ()), *given)
+    return cls(settings_of.make(cls.Settings, chosen), method=name)

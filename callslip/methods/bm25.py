@@ -1,0 +1,98 @@
+"""BM25: the lexical baseline, by the bm25s library."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.errors import BadSetting
+from callslip.retriever import Found, Retriever, best_rows
+
+
+@dataclass(frozen=True)
+class BM25Settings:
+    """How words are counted and weighed."""
+
+    k1: float = 0.9
+    """How soon repeated words stop counting. 0.9 with b=0.4 is the habit of Lucene's users, 1.5 with 0.75 of others."""
+    b: float = 0.4
+    """How much long documents are held back, from 0 (not at all) to 1."""
+    formula: str = "lucene"
+    """The variant of the formula: lucene, robertson, atire, bm25l or bm25+."""
+    language: str = "english"
+    """Snowball stemmer; `none` leaves words as they are."""
+    stopwords: str = "en"
+    """List of words to ignore, as bm25s names it; `none` keeps them all."""
+
+
+class BM25(Retriever):
+    """Ranks documents by the words they share with the query."""
+
+    Settings = BM25Settings
+    settings: BM25Settings
+
+    def _fit(self, corpus: Corpus) -> None:
+        self._index([document.content for document in corpus])
+
+    def _index(self, texts: list[str]) -> None:
+        import bm25s
+
+        s = self.settings
+        try:
+            self._bm25 = bm25s.BM25(k1=s.k1, b=s.b, method=s.formula)
+        except ValueError as error:
+            raise BadSetting(f"setting 'formula': {error}") from None
+        tokens = self._tokenize(texts)
+        # bm25s cannot index a corpus without a single word; one that nobody can type stands in.
+        if not any(tokens):
+            tokens = [["\x00"], *tokens[1:]]
+        self._bm25.index(tokens, show_progress=False)
+
+    def _tokenize(self, texts: list[str]) -> list[list[str]]:
+        import bm25s
+        import Stemmer
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
+        s = self.settings
+        stemmer = None if s.language == "none" else Stemmer.Stemmer(s.language)
+        return bm25s.tokenize(
+            texts,
+            stopwords=None if s.stopwords == "none" else s.stopwords,
+            stemmer=stemmer,
+            return_ids=False,
+            show_progress=False,
+        )
+
+    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        found = []
+        tokenized = self._tokenize([query.text for query in queries])
+        for tokens in tokenized:
+            known = [token for token in tokens if token in self._bm25.vocab_dict]
+            scores = self._bm25.get_scores(known) if known else np.zeros(self._bm25.scores["num_docs"], np.float32)
+            rows = best_rows(scores, k, mask)
+            rows = rows[scores[rows] > 0]  # no word in common is not a hit
+            why = [self._explain(known, row) for row in rows] if explain else None
+            found.append(Found(rows, scores[rows], why=why))
+        return found
+
+    def _explain(self, tokens: list[str], row: int) -> dict[str, Any]:
+        """What each word of the query adds to this document's score."""
+        parts = {token: float(self._bm25.get_scores([token])[row]) for token in dict.fromkeys(tokens)}
+        return {"words": {token: part for token, part in parts.items() if part > 0}}
+
+    def _add(self, documents: list[Document]) -> None:
+        # Word statistics change with every document, so the index is made anew; that is quick.
+        self._index([d.content for d in (*self.documents, *documents)])
+
+    def _save(self, folder: Path) -> None:
+        self._bm25.save(str(folder / "bm25"), show_progress=False)
+
+    def _load(self, folder: Path) -> None:
+        import bm25s
+
+        self._bm25 = bm25s.BM25.load(str(folder / "bm25"), mmap=True, show_progress=False)

@@ -1,0 +1,50 @@
+"""Progress of long work: a bar on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def interactive() -> bool:
+    """Whether somebody is watching standard error."""
+    return sys.stderr.isatty()
+
+
+def bar(transient: bool = True) -> Any:
+    """A rich progress display on standard error; use it as a context manager. Silent when nobody watches."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        transient=transient,
+        disable=not interactive(),
+    )
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, showing how many are done."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)  # type: ignore[arg-type]
+    with bar() as progress:
+        task = progress.add_task(description, total=total, note="")
+        for item in items:
+            yield item
+            progress.advance(task)

@@ -1,0 +1,229 @@
+"""Retriever: the contract that every method keeps, from BM25 to the five papers.
+
+A retriever is fitted to a corpus, searches it, and is saved to and loaded from one folder. Everything that is
+the same for all methods (documents, deletions, filters, the saved folder) is here; a subclass fills in
+`_fit`, `_search`, `_save` and `_load`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from callslip import settings as settings_of
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.errors import BadSetting, CallslipError, Unsupported
+from callslip.search.filters import Filter
+from callslip.search.hits import Hit, Hits
+from callslip.storage import documents as stored
+from callslip.storage import folder as saved
+
+ALIVE = "alive.npy"
+
+
+@dataclass
+class Found:
+    """What `_search` gives for one query: rows of documents, best first, with scores; codes and reasons if any."""
+
+    rows: Sequence[int] | np.ndarray
+    scores: Sequence[float] | np.ndarray
+    codes: Sequence[tuple[int, ...]] | None = None
+    why: Sequence[dict[str, Any]] | None = None
+
+
+class Retriever:
+    """Finds documents for a query."""
+
+    Settings: ClassVar[type] = object
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Named sets of settings for `--preset`; a method may have `quick` and `paper`."""
+
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        self.settings = settings if settings is not None else self.Settings()
+        self.method = method or type(self).__name__.lower()
+        self.fit_seconds = 0.0
+        self.corpus_fingerprint: dict[str, Any] = {}
+        self._documents: stored.Documents | None = None
+        self._alive = np.zeros(0, dtype=bool)
+        self._row_of: dict[str, int] | None = None
+
+    # What a subclass fills in.
+
+    def _fit(self, corpus: Corpus) -> None:
+        raise NotImplementedError
+
+    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        """Rank rows for each query. `mask` tells which rows may be returned; None means all of them."""
+        raise NotImplementedError
+
+    def _save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def _load(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def _add(self, documents: list[Document]) -> None:
+        raise Unsupported(
+            f"{self.method} cannot take new documents",
+            f"Fit again: callslip fit CORPUS --method {self.method} --out DIR.",
+        )
+
+    # The contract.
+
+    def fit(self, corpus: Corpus) -> Self:
+        """Build the index (and train whatever has to be trained) on a corpus."""
+        if not len(corpus):
+            raise CallslipError("the corpus is empty", "Give at least one document.")
+        began = time.perf_counter()
+        self._remember(stored.MemoryDocuments(corpus.documents))
+        self.corpus_fingerprint = corpus.fingerprint()
+        self._fit(corpus)
+        self.fit_seconds = time.perf_counter() - began
+        return self
+
+    def search(self, query: str | Query, k: int = 10, filter: Filter | None = None, explain: bool = False) -> Hits:
+        """The k best documents for a query, best first."""
+        return self.search_batch([query], k, filter, explain)[0]
+
+    def search_batch(
+        self, queries: Iterable[str | Query], k: int = 10, filter: Filter | None = None, explain: bool = False
+    ) -> list[Hits]:
+        """Search many queries at once; the same hits as one by one, faster."""
+        asked = [self._as_query(number, query) for number, query in enumerate(queries)]
+        documents = self._fitted()
+        if k < 1:
+            raise BadSetting(f"k is {k}", "Ask for at least one hit.")
+        mask = self.mask(filter)
+        possible = len(documents) if mask is None else int(mask.sum())
+        if not asked or not possible:
+            return [Hits() for _ in asked]
+        found = self._search(asked, min(k, possible), mask, explain)
+        return [self._hits(one, k) for one in found]
+
+    def add(self, documents: Iterable[Document]) -> None:
+        """Make new documents findable without fitting again, or raise `Unsupported` with the remedy."""
+        new = list(documents)
+        held = self._fitted()
+        known = self.row_of()
+        seen: set[str] = set()
+        for document in new:
+            if document.doc_id in known or document.doc_id in seen:
+                raise CallslipError(
+                    f"document {document.doc_id!r} is in the index already", "Delete it first, or leave it out."
+                )
+            seen.add(document.doc_id)
+        self._add(new)
+        alive = self._alive
+        self._remember(stored.MemoryDocuments([*held, *new]))
+        self._alive[: len(alive)] = alive
+
+    def delete(self, doc_ids: Iterable[str]) -> None:
+        """Stop returning these documents. Model weights may still remember them until the next fit."""
+        known = self.row_of()
+        wanted = list(doc_ids)
+        for doc_id in wanted:
+            if doc_id not in known:
+                raise CallslipError(f"there is no document {doc_id!r} in the index")
+        for doc_id in wanted:
+            self._alive[known[doc_id]] = False
+        self._row_of = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the index into one folder, whole or not at all."""
+        documents = self._fitted()
+        with saved.writing(path, self.describe()) as folder:
+            stored.write_documents(folder, documents)
+            np.save(folder / ALIVE, self._alive, allow_pickle=False)
+            self._save(folder)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Retriever:
+        """Open a saved index. The folder knows its method; any subclass may be asked."""
+        from callslip.methods import make
+
+        manifest = saved.read_manifest(path)
+        retriever = make(manifest["method"], manifest["settings"])
+        folder = Path(path)
+        retriever._remember(stored.SqliteDocuments(folder))
+        retriever._alive = np.load(folder / ALIVE, allow_pickle=False)
+        retriever.fit_seconds = manifest.get("fit_seconds", 0.0)
+        retriever.corpus_fingerprint = manifest.get("corpus", {})
+        retriever._load(folder)
+        return retriever
+
+    # What the command line, the reports and subclasses ask for.
+
+    def describe(self) -> dict[str, Any]:
+        """Method, settings, corpus and cost: what a manifest or a report says of this index."""
+        return {
+            "method": self.method,
+            "settings": settings_of.to_dict(self.settings),
+            "corpus": self.corpus_fingerprint,
+            "fit_seconds": round(self.fit_seconds, 3),
+        }
+
+    def mask(self, filter: Filter | None) -> np.ndarray | None:
+        """Rows that may be returned: not deleted, and accepted by the filter. None means every row."""
+        if filter is None:
+            return None if self._alive.all() else self._alive
+        return self._alive & filter.mask(self._fitted())
+
+    def row_of(self) -> dict[str, int]:
+        """doc_id -> row, of the documents that are not deleted."""
+        if self._row_of is None:
+            self._row_of = {d.doc_id: row for row, d in enumerate(self._fitted()) if self._alive[row]}
+        return self._row_of
+
+    def __len__(self) -> int:
+        return int(self._alive.sum())
+
+    @property
+    def documents(self) -> stored.Documents:
+        return self._fitted()
+
+    def _fitted(self) -> stored.Documents:
+        if self._documents is None:
+            raise CallslipError("this retriever is not fitted", "Call fit(corpus) first, or load a saved index.")
+        return self._documents
+
+    def _remember(self, documents: stored.Documents) -> None:
+        self._documents = documents
+        self._alive = np.ones(len(documents), dtype=bool)
+        self._row_of = None
+
+    def _as_query(self, number: int, query: str | Query) -> Query:
+        return query if isinstance(query, Query) else Query(str(number), query)
+
+    def _hits(self, found: Found, k: int) -> Hits:
+        rows = [int(row) for row in found.rows[:k]]
+        hits = Hits.ranked(
+            Hit(document.doc_id, float(score), title=document.title, text=document.text)
+            for document, score in zip(self._fitted().rows(rows), found.scores, strict=False)
+        )
+        for position, hit in enumerate(hits):
+            if found.codes is not None:
+                hit.code = tuple(int(token) for token in found.codes[position])
+            if found.why is not None:
+                hit.why = found.why[position]
+        return hits
+
+
+def best_rows(scores: np.ndarray, k: int, mask: np.ndarray | None = None) -> np.ndarray:
+    """The k best rows of one score vector, best first, ties by row; masked rows are never returned."""
+    rows = np.arange(len(scores)) if mask is None else np.flatnonzero(mask)
+    values = scores[rows]
+    if k < len(rows):
+        # Everything above the k-th value, and of its ties the first rows: argpartition alone would pick any.
+        threshold = np.partition(values, len(values) - k)[len(values) - k]
+        above = np.flatnonzero(values > threshold)
+        ties = np.flatnonzero(values == threshold)[: k - len(above)]
+        chosen = np.concatenate([above, ties])
+    else:
+        chosen = np.arange(len(rows))
+    order = np.lexsort((rows[chosen], -values[chosen]))
+    return rows[chosen][order]

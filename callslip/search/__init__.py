@@ -1,0 +1,1 @@
+"""Search: what a hit is, filters, beam search over the code trie, exact scoring."""

@@ -1,0 +1,159 @@
+"""Settings live where they act: a dataclass in the method's file, a docstring under each field.
+
+This module turns such a dataclass into what the rest needs: values parsed from `key=value` strings and TOML
+files, and a description of every field for `callslip methods` and the docs.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from callslip.errors import BadInput, BadSetting, UnknownName
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting, described."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+
+
+@functools.cache
+def describe(settings: type) -> tuple[Field, ...]:
+    """Every field of a settings class with the docstring that stands under it."""
+    helps: dict[str, str] = {}
+    for base in reversed(settings.__mro__):
+        if dataclasses.is_dataclass(base):
+            helps |= _field_docstrings(base)
+    hints = typing.get_type_hints(settings)
+    return tuple(
+        Field(f.name, _kind_name(hints[f.name]), _default(f), helps.get(f.name, ""))
+        for f in dataclasses.fields(settings)  # type: ignore[arg-type]
+    )
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    if f.default_factory is not dataclasses.MISSING:
+        return f.default_factory()
+    return f.default
+
+
+def _field_docstrings(cls: type) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    return {
+        here.target.id: " ".join(after.value.value.split())
+        for here, after in itertools.pairwise(body)
+        if isinstance(here, ast.AnnAssign)
+        and isinstance(here.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
+
+
+def _kind_name(hint: Any) -> str:
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(map(str, options))
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " | ".join("none" if o is type(None) else _kind_name(o) for o in options)
+    if typing.get_origin(hint) is tuple:
+        return f"{_kind_name(options[0])},…"
+    return getattr(hint, "__name__", str(hint))
+
+
+def make(settings: type[S], values: Mapping[str, Any] | None = None) -> S:
+    """Build a settings object from values that may be strings (as typed on a command line)."""
+    hints = typing.get_type_hints(settings)
+    known = {f.name for f in dataclasses.fields(settings)}  # type: ignore[arg-type]
+    parsed = {}
+    for name, value in (values or {}).items():
+        if name not in known:
+            raise UnknownName("setting", name, known)
+        parsed[name] = _convert(name, value, hints[name])
+    return settings(**parsed)
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        if value not in options:
+            raise BadSetting(f"setting {name!r}: {value!r} is not one of the choices", f"Choose: {_kind_name(hint)}.")
+        return value
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        (hint,) = [o for o in options if o is not type(None)]
+        return _convert(name, value, hint)
+    if typing.get_origin(hint) is tuple:
+        parts = [p.strip() for p in value.split(",") if p.strip()] if isinstance(value, str) else list(value)
+        return tuple(_convert(name, part, options[0]) for part in parts)
+    try:
+        return _convert_plain(value, hint)
+    except (TypeError, ValueError, KeyError):
+        raise BadSetting(f"setting {name!r}: cannot read {value!r} as {_kind_name(hint)}") from None
+
+
+def _convert_plain(value: Any, hint: Any) -> Any:
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[str(value).lower()]
+    if hint is int:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError
+        return int(value)
+    if hint is float:
+        if isinstance(value, bool):
+            raise ValueError
+        return float(value)
+    if hint is str and not isinstance(value, str):
+        raise ValueError
+    return hint(value) if hint is not Any else value
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, str]:
+    """`["epochs=5", "width=64"]` -> `{"epochs": "5", "width": "64"}`."""
+    values = {}
+    for assignment in assignments:
+        name, sign, value = assignment.partition("=")
+        if not sign or not name.strip():
+            raise BadSetting(f"cannot read --set {assignment!r}", "Write it as key=value, for example --set epochs=5.")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def read_recipe(path: str | Path) -> tuple[str | None, dict[str, Any]]:
+    """A recipe file: `method = "…"` and a `[settings]` table. Returns the method (if named) and the settings."""
+    try:
+        recipe = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(path, "no such recipe file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(path, f"not a TOML file: {error}") from None
+    unknown = set(recipe) - {"method", "settings", "about"}
+    if unknown:
+        raise BadInput(path, f"unknown key {sorted(unknown)[0]!r}", remedy="A recipe has: about, method, [settings].")
+    return recipe.get("method"), dict(recipe.get("settings", {}))
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """A settings object as plain values for JSON."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(settings).items()}

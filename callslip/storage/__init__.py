@@ -1,0 +1,1 @@
+"""Saved indexes: a folder with a manifest, documents in SQLite, everything else in plain formats."""

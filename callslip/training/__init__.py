@@ -1,0 +1,1 @@
+"""Training: the one loop, the losses that two papers share, batches and negatives."""

@@ -1,0 +1,123 @@
+"""The only training loop. It sums and logs the named terms of an objective and knows none of their names."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from callslip import progress
+from callslip.errors import TrainingFailed
+
+Objective = Callable[[Any, float], Mapping[str, Tensor]]
+"""objective(batch, progress from 0 to 1) -> named, already weighted terms. Leaving a name out is an ablation."""
+
+BAD_STEPS_ALLOWED = 3
+
+
+@dataclass
+class TrainingLog:
+    """One record per epoch: phase, epoch, mean of every term, learning rate, seconds, and what the method adds."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    skipped_steps: int = 0
+
+    def add(self, **record: Any) -> None:
+        self.records.append(record)
+
+
+def train(
+    module: nn.Module,
+    batches: Callable[[int], Iterable[Any]],
+    objective: Objective,
+    *,
+    epochs: int,
+    steps_per_epoch: int,
+    learning_rate: float,
+    weight_decay: float = 0.01,
+    warmup: float = 0.05,
+    decay: bool = True,
+    clip: float = 1.0,
+    phase: str = "training",
+    log: TrainingLog | None = None,
+    after_epoch: Callable[[int], Mapping[str, Any]] | None = None,
+) -> TrainingLog:
+    """Train the module's parameters with AdamW.
+
+    `batches(epoch)` gives the epoch's batches. The learning rate warms up over the given share of all steps and
+    then falls to zero along a cosine (`decay=False`: stays). A step whose loss is not finite is skipped and
+    counted; the third in a row ends the training, with the weights of the last good step in place.
+    """
+    log = log if log is not None else TrainingLog()
+    if epochs == 0:
+        return log
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay)
+    total = max(1, epochs * steps_per_epoch)
+    step, bad = 0, 0
+    module.train()
+    with progress.bar() as display:
+        task = display.add_task(phase, total=total, note="")
+        for epoch in range(epochs):
+            began, count = time.perf_counter(), 0
+            sums: dict[str, float] = {}
+            for batch in batches(epoch):
+                rate = learning_rate * schedule(step / total, warmup, decay)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                terms = objective(batch, step / total)
+                loss = torch.stack(list(terms.values())).sum()
+                optimizer.zero_grad(set_to_none=True)
+                if torch.isfinite(loss) and _backward(loss, parameters, clip):
+                    optimizer.step()
+                    bad = 0
+                    count += 1
+                    for name, value in terms.items():
+                        sums[name] = sums.get(name, 0.0) + float(value.detach())
+                else:
+                    log.skipped_steps += 1
+                    bad += 1
+                    _give_up_after(bad, phase, epoch, terms)
+                step += 1
+                display.update(task, advance=1, note=_note(sums, count))
+            means = {name: value / max(count, 1) for name, value in sums.items()}
+            extra = dict(after_epoch(epoch)) if after_epoch else {}
+            module.train()
+            seconds = round(time.perf_counter() - began, 3)
+            log.add(phase=phase, epoch=epoch, **means, learning_rate=rate, seconds=seconds, **extra)
+    module.eval()
+    return log
+
+
+def schedule(done: float, warmup: float, decay: bool) -> float:
+    """The share of the full learning rate when `done` (0 to 1) of the steps are behind: linear up, cosine down."""
+    if done < warmup:
+        return (done + 1e-3) / (warmup + 1e-3)
+    if not decay:
+        return 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * (done - warmup) / max(1e-9, 1.0 - warmup)))
+
+
+def _backward(loss: Tensor, parameters: list[nn.Parameter], clip: float) -> bool:
+    """Gradients, clipped; False if they are not finite."""
+    loss.backward()
+    return bool(torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)))
+
+
+def _give_up_after(bad: int, phase: str, epoch: int, terms: Mapping[str, Tensor]) -> None:
+    if bad < BAD_STEPS_ALLOWED:
+        return
+    values = ", ".join(f"{name}={float(value.detach()):g}" for name, value in terms.items())
+    raise TrainingFailed(
+        f"{phase}, epoch {epoch + 1}: the loss or its gradient was not finite in {bad} steps running ({values})",
+        "Lower the learning rate (--set learning_rate=…), and look for texts that give NaN vectors.",
+    )
+
+
+def _note(sums: Mapping[str, float], count: int) -> str:
+    return "  ".join(f"{name} {value / max(count, 1):.3f}" for name, value in sums.items())

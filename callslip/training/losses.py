@@ -1,0 +1,28 @@
+"""Loss terms that more than one method uses: tensors in, a scalar out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def code_cross_entropy(logits: Sequence[Tensor], code: Tensor) -> Tensor:
+    """Mean over the batch of the summed cross-entropy of a code's levels.
+
+    `logits`: one [B, outputs] per level; `code` [B, L]. END (-1) is a level's last output; levels after the
+    first END are already decided and count nothing.
+    """
+    if len(logits) != code.shape[1] or any(len(one) != len(code) for one in logits):
+        shapes = [tuple(one.shape) for one in logits]
+        raise ValueError(f"logits {shapes} do not fit a code of shape {tuple(code.shape)}")
+    total = logits[0].new_zeros(len(code))
+    open_ = torch.ones(len(code), dtype=torch.bool, device=code.device)
+    for level, scores in enumerate(logits):
+        token = code[:, level]
+        target = torch.where(token < 0, scores.shape[-1] - 1, token)
+        total = total + functional.cross_entropy(scores, target, reduction="none") * open_
+        open_ = open_ & (token >= 0)
+    return total.mean()

@@ -1,0 +1,220 @@
+"""The command line as a user meets it: real processes for what must be seen from outside, the app for the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+from callslip.cli import app, main
+
+FAST = ["--set", "encoder=scratch", "--set", "epochs=10", "--set", "decoder_width=32", "--set", "width=4"]
+
+
+@pytest.fixture(scope="module")
+def data(small_corpus, tmp_path_factory):
+    """The small corpus as a BEIR folder."""
+    folder = tmp_path_factory.mktemp("beir")
+    with (folder / "corpus.jsonl").open("w") as file:
+        for d in small_corpus:
+            record = {"_id": d.doc_id, "title": d.title, "text": d.text, "metadata": dict(d.metadata)}
+            file.write(json.dumps(record) + "\n")
+    with (folder / "queries.jsonl").open("w") as file:
+        for q in small_corpus.queries.values():
+            file.write(json.dumps({"_id": q.query_id, "text": q.text}) + "\n")
+    (folder / "qrels").mkdir()
+    for split, judged in small_corpus.judgements.items():
+        rows = [f"{qid}\t{doc_id}\t{grade}" for qid, grades in judged.items() for doc_id, grade in grades.items()]
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def run(*arguments, input: str | None = None):
+    """Run in this process through `main`, so that errors end as they do for a user."""
+    from callslip.cli import compare, demo, evaluate, fit, inspect, methods, search  # noqa: F401
+
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=input)
+
+
+def process(*arguments, input: str | None = None):
+    command = [sys.executable, "-c", "from callslip.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, input=input, check=False)
+
+
+@pytest.fixture(scope="module")
+def index(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "index"
+    done = process("fit", data, "--out", path, *FAST)
+    assert done.returncode == 0, done.stderr
+    assert "40 documents" in done.stderr
+    assert f"callslip search {path}" in done.stderr
+    return path
+
+
+def test_search_prints_hits(index):
+    done = process("search", index, "which violin has the mark music5", "-k", 3)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(".")[0].strip() for line in done.stdout.splitlines() if line[:3].strip().isdigit()] == [
+        "1",
+        "2",
+        "3",
+    ]
+
+
+def test_search_as_json_with_reasons(index):
+    done = run("search", index, "which violin has the mark music5", "-k", 3, "--json", "--explain")
+    answer = json.loads(done.stdout)
+    assert answer["query"] == "which violin has the mark music5"
+    assert len(answer["hits"]) == 3
+    first = answer["hits"][0]
+    assert first["rank"] == 1
+    assert sum(first["why"]["level_scores"]) == pytest.approx(first["why"]["code_score"], abs=1e-3)
+    assert all(isinstance(token, int) for token in first["code"])
+
+
+def test_search_many_queries_from_standard_input(index):
+    done = run("search", index, "-k", 2, "--json", input="violin\n\nsilver\n")
+    assert [json.loads(line)["query"] for line in done.stdout.splitlines()] == ["violin", "silver"]
+
+
+def test_search_under_a_filter(index):
+    done = run("search", index, "silver", "-k", 5, "--json", "--where", "topic=music,river", "--where", "even=True")
+    hits = json.loads(done.stdout)["hits"]
+    assert len(hits) == 5
+    assert all(hit["doc_id"].split("/")[0] in ("music", "river") for hit in hits)
+
+
+def test_evaluate_writes_run_and_report(index, data, tmp_path):
+    done = process("evaluate", index, data, "--run", tmp_path / "x.run", "--json", tmp_path / "x.json")
+    assert done.returncode == 0, done.stderr
+    assert "nDCG@10" in done.stdout
+    lines = [line.split() for line in (tmp_path / "x.run").read_text().splitlines()]
+    assert all(len(cells) == 6 for cells in lines)
+    by_query: dict[str, list[float]] = {}
+    for cells in lines:
+        by_query.setdefault(cells[0], []).append(float(cells[4]))
+    assert len(by_query) == 40
+    assert all(a > b for scores in by_query.values() for a, b in pairwise(scores))
+    report = json.loads((tmp_path / "x.json").read_text())
+    assert report["dataset"]["documents"] == 40
+    assert set(report["per_query"]["nDCG@10"]) == set(by_query)
+    assert report["shared_codes"] is not None
+
+
+def test_evaluate_warns_of_other_data(index, data, tmp_path):
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-r", data, other], check=True)
+    with (other / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "extra", "title": "", "text": "one more"}\n')
+    assert "fingerprints differ" in run("evaluate", index, other).stdout.replace("\n", " ")
+    assert "fingerprints differ" not in run("evaluate", index, data).stdout.replace("\n", " ")
+
+
+def test_compare_prints_one_table_and_writes_a_page(data, tmp_path):
+    out = tmp_path / "comparison"
+    done = process("compare", data, "--methods", "bm25,dsi-semantic,dsi-random", "--out", out, *FAST)
+    assert done.returncode == 0, done.stderr
+    for name in ("bm25", "dsi-semantic", "dsi-random"):
+        assert name in done.stdout
+    assert {p.suffix for p in out.iterdir()} >= {".md", ".json", ".html"}
+
+
+def test_inspect_is_the_doctor(index, tmp_path):
+    healthy = run("inspect", index)
+    assert "verdict:" in healthy.stdout
+    figures = json.loads(run("inspect", index, "--json").stdout.split("\n", 1)[1])
+    assert figures["figures"]["documents"] == 40
+    codes = tmp_path / "codes.json"
+    codes.write_text(json.dumps({f"d{n}": [0, 0] for n in range(50)}))
+    ill = run("inspect", codes)
+    assert "ill" in ill.stdout
+    assert "remedy" in ill.stdout
+
+
+def test_inspect_an_index_without_codes(data, tmp_path):
+    assert process("fit", data, "--method", "bm25", "--out", tmp_path / "b").returncode == 0
+    assert "no codes" in run("inspect", tmp_path / "b").stdout
+
+
+def test_methods_lists_and_describes():
+    assert "dsi-semantic" in run("methods").stdout
+    described = run("methods", "dsi-random").stdout
+    assert "codes = random" in described
+    assert "learning_rate" in described
+
+
+def test_recipes(data, tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('method = "dense"\n[settings]\nencoder = "scratch"\n')
+    done = process("fit", data, "--recipe", recipe, "--out", tmp_path / "r")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["method"] == "dense"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["search", "nowhere", "x"], ["nowhere", "callslip fit"]),
+        (["fit", "nowhere", "--out", "x"], ["nowhere"]),
+        (["fit", "demo", "--method", "dsy-semantic", "--out", "x"], ["dsy-semantic", "Did you mean"]),
+        (["fit", "demo", "--set", "epoch=3", "--out", "x"], ["epoch", "Did you mean 'epochs'"]),
+        (["fit", "demo", "--set", "epochs=many", "--out", "x"], ["epochs", "many"]),
+        (["fit", "demo", "--preset", "huge", "--out", "x"], ["huge", "quick"]),
+        (["compare", "demo", "--methods", "bm25,nope"], ["nope"]),
+        (["inspect", "nowhere"], ["nowhere"]),
+        (["methods", "nope"], ["nope"]),
+    ],
+)
+def test_mistakes_end_with_2_and_no_traceback(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["callslip", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert "Traceback" not in said
+    assert all(word in said for word in words), said
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_bad_line_is_named_or_skipped(data, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"_id": "a", "text": "fine"}\n{"_id": "b", "text": \n{"_id": "c", "text": "fine too"}\n')
+    refused = process("fit", bad, "--method", "bm25", "--out", tmp_path / "x")
+    assert refused.returncode == 2
+    assert "bad.jsonl:2" in refused.stderr
+    assert "--skip-bad" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    taken = process("fit", bad, "--method", "bm25", "--out", tmp_path / "x", "--skip-bad")
+    assert taken.returncode == 0, taken.stderr
+    assert "skipped 1 bad line" in taken.stderr
+
+
+def test_a_folder_of_text_files_from_start_to_end(tmp_path):
+    """The first user in the design: a folder of texts, one command to an index, one to a search."""
+    texts = tmp_path / "texts"
+    (texts / "deep").mkdir(parents=True)
+    (texts / "fruit.md").write_text("# Fruit\n\n## Apples\n\nApples keep until spring.\n\n## Pears\n\nPears do not.\n")
+    (texts / "deep" / "page.html").write_text(
+        "<html><title>Ships</title><body><h1>Ships</h1><p>Masts and sails.</p></body></html>"
+    )
+    (texts / "notes.txt").write_text("The trumpet is a brass instrument.")
+    done = process("fit", texts, "--method", "bm25", "--out", tmp_path / "i")
+    assert done.returncode == 0, done.stderr
+    hits = json.loads(process("search", tmp_path / "i", "sails", "--json").stdout)["hits"]
+    assert hits[0]["doc_id"].startswith("deep/page.html#")
+
+
+def test_help_and_version_import_nothing_heavy():
+    program = (
+        "import sys\nsys.argv = ['callslip', '--help']\nfrom callslip.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'sklearn'} & set(sys.modules)\nsys.exit(', '.join(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "callslip 0." in process("--version").stdout

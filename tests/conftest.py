@@ -1,0 +1,46 @@
+"""What all tests share. Encoded vectors go to a cache of the test run's own, never to the user's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# Before anything imports torch: other busy processes make two spinning threads far slower than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["CALLSLIP_CACHE"] = tempfile.mkdtemp(prefix="callslip-test-cache-")
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
+
+from callslip.corpus.documents import Corpus, Document, Query
+
+TOPICS = {
+    "fruit": ["apple", "banana", "cherry", "orange", "melon"],
+    "metal": ["iron", "copper", "silver", "nickel", "cobalt"],
+    "music": ["violin", "trumpet", "piano", "cello", "flute"],
+    "river": ["danube", "nile", "rhine", "volga", "congo"],
+}
+
+
+@pytest.fixture(scope="session")
+def small_corpus() -> Corpus:
+    """Forty documents on four topics, each with a word of its own, and a query for every one."""
+    documents, queries = [], {}
+    train: dict[str, dict[str, int]] = {}
+    test: dict[str, dict[str, int]] = {}
+    for topic, words in TOPICS.items():
+        for number in range(10):
+            word, other, own = words[number % 5], words[(number + 1) % 5], f"{topic}{number}"
+            doc_id = f"{topic}/{number}"
+            text = f"The {word} is a {topic}. Unlike the {other}, it bears the mark {own}. Nobody knows why."
+            metadata = {"topic": topic, "even": number % 2 == 0}
+            documents.append(Document(doc_id, text, f"About {word} {own}", metadata))
+            for split, phrase in ((train, "which {0} has the mark {1}"), (test, "where is the {0} with {1}")):
+                query_id = f"{'t' if split is train else 'q'}-{doc_id}"
+                queries[query_id] = Query(query_id, phrase.format(word, own))
+                split[query_id] = {doc_id: 1}
+    return Corpus(documents, queries, {"train": train, "test": test}, name="small")

@@ -1,0 +1,139 @@
+"""The architecture, kept by a test: who may import whom, what stays light, and no pickle anywhere."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "callslip"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A part may import from itself and from parts with a smaller number. Leaves (errors, progress, …) are free.
+LAYERS = {
+    "corpus": 0,
+    "identifiers": 1,
+    "model": 1,
+    "training": 2,
+    "search": 2,
+    "storage": 2,
+    "retriever": 3,
+    "generative": 4,
+    "methods": 5,
+    "evaluation": 5,
+    "api": 6,
+    "cli": 7,
+    "server": 7,
+    "distributed": 7,
+}
+LEAVES = {"device", "errors", "progress", "settings", "versions"}
+# retriever.load must turn a folder's method name into a class; it asks the registry, inside the function.
+EXCEPTIONS = {("retriever.py", "methods")}
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.col_offset) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.module, node.col_offset))
+            if node.module == "callslip":
+                found += [(f"callslip.{alias.name}", node.col_offset) for alias in node.names]
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    here = part_of(path)
+    if here == "__init__":
+        return
+    assert here in LAYERS or here in LEAVES, f"{here} has no place in the architecture: add it here and to the docs"
+    for module, _ in imports(path):
+        if not module.startswith("callslip."):
+            continue
+        there = module.split(".")[1]
+        if there in LEAVES or there == here or there.startswith("__"):
+            continue
+        if (str(path.relative_to(PACKAGE)), there) in EXCEPTIONS:
+            continue
+        assert here not in LEAVES, f"{path.name} is a leaf and imports {module}"
+        assert LAYERS[there] < LAYERS[here], f"{path.relative_to(PACKAGE)} imports {module}"
+
+
+def test_methods_do_not_import_one_another():
+    for path in (PACKAGE / "methods").glob("*.py"):
+        for module, _ in imports(path):
+            assert not module.startswith("callslip.methods."), f"{path.name} imports {module}"
+
+
+def test_no_pickle_anywhere():
+    banned = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for path in FILES:
+        assert not {module.split(".")[0] for module, _ in imports(path)} & banned, path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in ("load", "save") and isinstance(node.value, ast.Name):
+                assert node.value.id != "torch", f"{path}: torch.{node.attr} pickles"
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant) and node.value.value is False, path
+            if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+                assert isinstance(node.value, ast.Constant) and node.value.value is False, path
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.load":
+                given = {keyword.arg for keyword in node.keywords}
+                assert "allow_pickle" in given, f"{path}:{node.lineno}: say allow_pickle=False"
+
+
+LIGHT = [
+    "callslip",
+    "callslip.cli",
+    "callslip.corpus",
+    "callslip.corpus.load",
+    "callslip.corpus.demo",
+    "callslip.identifiers",
+    "callslip.identifiers.table",
+    "callslip.identifiers.quality",
+    "callslip.storage.folder",
+    "callslip.storage.documents",
+    "callslip.evaluation.evaluate",
+    "callslip.evaluation.comparison",
+    "callslip.retriever",
+    "callslip.methods",
+    "callslip.methods.bm25",
+]
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_import_nothing_heavy(module):
+    program = (
+        f"import sys, {module}\n"
+        "heavy = {'torch', 'transformers', 'sklearn', 'scipy', 'onnxruntime', 'faiss', 'ot'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"import {module} brings {done.stderr}"
+
+
+def test_files_and_functions_stay_readable():
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 400, f"{path} is longer than 400 lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is longer than 60 lines"
+
+
+def test_one_word_for_one_thing():
+    """Search people and generative-retrieval papers mean different things by it, so we never write it."""
+    word = "doc" + "id"
+    for path in [*FILES, *sorted((PACKAGE.parent / "docs").rglob("*.md")), PACKAGE.parent / "README.md"]:
+        if path.name == "glossary.md" or not path.exists():
+            continue  # the glossary says why
+        assert word not in path.read_text(encoding="utf-8").lower().replace("doc_id", ""), path

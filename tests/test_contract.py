@@ -1,0 +1,186 @@
+"""One contract for every method: each name in METHODS passes the same checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+import pytest
+
+from callslip import api
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.errors import BadSetting, CallslipError, IndexCorrupt, Unsupported
+from callslip.methods import METHODS, find, make
+from callslip.search.filters import Filter
+from callslip.search.hits import Hits
+
+QUICK = {"encoder": "scratch", "epochs": 25, "decoder_width": 64, "batch_size": 64, "width": 4, "leaf": 3}
+NAMES = [*METHODS, "bm25+dsi-semantic"]
+
+
+def quick(name: str, **more):
+    """The method with the small encoder and short training that tests can afford."""
+    parts = make(name).settings.parts if name == "hybrid" or "+" in name else [name]
+    values = {}
+    for part in parts:
+        known = {field.name for field in dataclasses.fields(find(part).load().Settings)}
+        prefix = f"{part}." if len(parts) > 1 else ""
+        values |= {f"{prefix}{key}": value for key, value in (QUICK | more).items() if key in known}
+    return make(name, values)
+
+
+@pytest.fixture(scope="module")
+def fitted(small_corpus):
+    return functools.cache(lambda name: quick(name).fit(small_corpus))
+
+
+@pytest.fixture(scope="module")
+def saved(fitted, tmp_path_factory):
+    @functools.cache
+    def save(name):
+        path = tmp_path_factory.mktemp("saved") / name
+        fitted(name).save(path)
+        return path
+
+    return save
+
+
+def questions(corpus) -> list[Query]:
+    return list(corpus.split("test")[0].values())
+
+
+def listed(hits: Hits) -> list[tuple[str, float]]:
+    return [(hit.doc_id, pytest.approx(hit.score, abs=1e-4)) for hit in hits]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestContract:
+    def test_hits_are_in_order(self, name, fitted, small_corpus):
+        for hits in fitted(name).search_batch(questions(small_corpus), k=7):
+            assert 0 < len(hits) <= 7
+            assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
+            assert len(set(hits.doc_ids)) == len(hits)
+            assert set(hits.doc_ids) <= set(small_corpus.doc_ids)
+            assert all(a >= b - 1e-6 for a, b in zip(hits.scores, hits.scores[1:], strict=False))
+            assert all(hit.title and hit.text for hit in hits)
+
+    def test_it_finds_what_it_learned(self, name, fitted, small_corpus):
+        """The training queries name their document outright; a method that learned anything finds most of them."""
+        queries, judgements = small_corpus.split("train")
+        found = fitted(name).search_batch(queries.values(), k=5)
+        right = sum(set(hits.doc_ids) & set(judgements[qid]) != set() for qid, hits in zip(queries, found, strict=True))
+        assert right >= 0.75 * len(queries)
+
+    def test_a_batch_equals_one_by_one(self, name, fitted, small_corpus):
+        asked = questions(small_corpus)[:6]
+        batch = fitted(name).search_batch(asked, k=5)
+        for query, hits in zip(asked, batch, strict=True):
+            assert listed(fitted(name).search(query.text, k=5)) == [(h.doc_id, h.score) for h in hits]
+
+    def test_fitting_twice_gives_the_same(self, name, fitted, small_corpus):
+        again = quick(name).fit(small_corpus)
+        for query in questions(small_corpus)[:5]:
+            assert again.search(query, k=5).doc_ids == fitted(name).search(query, k=5).doc_ids
+
+    def test_a_saved_index_answers_alike(self, name, fitted, saved, small_corpus):
+        loaded = api.load(saved(name))
+        assert loaded.method == name
+        assert loaded.settings == fitted(name).settings
+        assert len(loaded) == len(small_corpus)
+        for query in questions(small_corpus):
+            before, after = fitted(name).search(query, k=10), loaded.search(query, k=10)
+            assert listed(before) == [(h.doc_id, h.score) for h in after]
+            assert [h.code for h in before] == [h.code for h in after]
+
+    def test_saving_a_loaded_index_again(self, name, saved, small_corpus, tmp_path):
+        api.load(saved(name)).save(tmp_path / "copy")
+        query = questions(small_corpus)[0]
+        first, second = api.load(saved(name)).search(query, 5), api.load(tmp_path / "copy").search(query, 5)
+        assert listed(first) == [(h.doc_id, h.score) for h in second]
+
+    def test_a_damaged_index_is_refused(self, name, saved, tmp_path):
+        import shutil
+
+        path = tmp_path / "damaged"
+        shutil.copytree(saved(name), path)
+        largest = max((p for p in path.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+        data = bytearray(largest.read_bytes())
+        data[len(data) // 2] ^= 4
+        largest.write_bytes(bytes(data))
+        with pytest.raises(IndexCorrupt, match=largest.name):
+            api.load(path)
+
+    def test_a_filter_still_gives_k_hits(self, name, fitted, small_corpus):
+        filter = Filter(where={"topic": "river", "even": True})
+        matching = {d.doc_id for d in small_corpus if d.metadata["topic"] == "river" and d.metadata["even"]}
+        for query in questions(small_corpus):
+            hits = fitted(name).search(query, k=4, filter=filter)
+            assert set(hits.doc_ids) <= matching
+            if not name.startswith("bm25") or "+" in name:  # BM25 alone returns only documents with a word of the query
+                assert len(hits) == 4
+        nothing = fitted(name).search("danube", k=4, filter=Filter(where={"topic": "nothing"}))
+        assert nothing == Hits()
+
+    def test_the_allowed_document_is_found_wherever_it_ranked(self, name, fitted, small_corpus):
+        only = Filter(allow=frozenset({"metal/3"}))
+        assert fitted(name).search("nickel metal3", k=10, filter=only).doc_ids == ["metal/3"]
+
+    def test_more_hits_than_documents(self, name, fitted, small_corpus):
+        hits = fitted(name).search("the", k=1000)
+        assert len(hits) <= len(small_corpus)
+        if "dense" in name or name.startswith("dsi"):
+            assert set(hits.doc_ids) == set(small_corpus.doc_ids)
+
+    @pytest.mark.parametrize("text", ["", " ", "zzzz qqqq", "\x00", "日本語 🎻", "a" * 20_000, "\ud800"])
+    def test_any_string_is_a_query(self, name, fitted, text):
+        assert isinstance(fitted(name).search(text, k=3), Hits)
+
+    def test_reasons_are_given_when_asked_for(self, name, fitted):
+        for hit in fitted(name).search("violin music3", k=3, explain=True):
+            json.dumps(hit.to_dict())
+            if name != "dense":
+                assert hit.why
+
+    def test_deleted_documents_are_gone(self, name, saved, small_corpus, tmp_path):
+        index = api.load(saved(name))
+        query = next(iter(small_corpus.split("train")[0].values()))
+        gone = index.search(query, k=3).doc_ids
+        index.delete(gone)
+        assert len(index) == len(small_corpus) - len(gone)
+        assert not set(gone) & set(index.search(query, k=40).doc_ids)
+        index.save(tmp_path / "after")
+        assert not set(gone) & set(api.load(tmp_path / "after").search(query, k=40).doc_ids)
+        with pytest.raises(CallslipError, match="no document"):
+            index.delete(gone)
+
+    def test_new_documents_are_found_or_refused_with_the_remedy(self, name, saved, tmp_path):
+        index = api.load(saved(name))
+        text = "The violin is a music. Unlike the trumpet, it bears the mark music5. Everybody knows why."
+        new = Document("new/1", text, "About violin music5")
+        try:
+            index.add([new])
+        except Unsupported as refusal:
+            assert "callslip fit" in refusal.remedy
+            return
+        assert "new/1" in index.search(new.content, k=10).doc_ids
+        index.save(tmp_path / "grown")
+        assert "new/1" in api.load(tmp_path / "grown").search(new.content, k=10).doc_ids
+        with pytest.raises(CallslipError, match="already"):
+            index.add([new])
+
+    def test_one_document_is_a_corpus(self, name):
+        index = quick(name).fit(Corpus([Document("only", "one lonely document about whales", "whales")]))
+        assert index.search("whales", k=3).doc_ids == ["only"]
+
+    def test_documents_without_a_word_do_no_harm(self, name):
+        index = quick(name).fit(Corpus([Document("a", ""), Document("b", "whales and ships"), Document("c", "")]))
+        assert "b" in index.search("whales", k=3).doc_ids
+
+    def test_mistakes_are_explained(self, name, fitted):
+        with pytest.raises(CallslipError, match="empty"):
+            quick(name).fit(Corpus([]))
+        with pytest.raises(CallslipError, match="not fitted"):
+            quick(name).search("x")
+        with pytest.raises(BadSetting, match="k is 0"):
+            fitted(name).search("x", k=0)

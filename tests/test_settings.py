@@ -1,0 +1,117 @@
+"""Settings: strings become values, mistakes get an answer, every field of every method is described."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from callslip import settings
+from callslip.errors import BadInput, BadSetting, UnknownName
+from callslip.methods import METHODS, find, make
+
+
+@dataclass(frozen=True)
+class Base:
+    rate: float = 0.5
+    """How fast."""
+
+
+@dataclass(frozen=True)
+class Example(Base):
+    count: int = 3
+    """How many,
+    over two lines."""
+    name: str = "x"
+    """What."""
+    limit: int | None = None
+    """At most."""
+    kinds: tuple[str, ...] = ("a", "b")
+    """Which."""
+    mode: Literal["fast", "slow"] = "fast"
+    """How."""
+    on: bool = True
+    """Whether."""
+
+
+def test_strings_become_values():
+    made = settings.make(
+        Example,
+        {"rate": "1e-3", "count": "7", "limit": "none", "kinds": "p, q", "mode": "slow", "on": "no", "name": "none"},
+    )
+    assert made == Example(rate=1e-3, count=7, limit=None, kinds=("p", "q"), mode="slow", on=False, name="none")
+    assert settings.make(Example, {"limit": "5", "kinds": ""}) == Example(limit=5, kinds=())
+    assert settings.make(Example, settings.to_dict(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"count": "many"}, "'count'.*int"),
+        ({"count": 2.5}, "'count'"),
+        ({"count": True}, "'count'"),
+        ({"rate": "fast"}, "'rate'.*float"),
+        ({"on": "perhaps"}, "'on'"),
+        ({"mode": "medium"}, "fast | slow"),
+        ({"name": 3}, "'name'"),
+    ],
+)
+def test_values_that_make_no_sense(values, message):
+    with pytest.raises(BadSetting, match=message):
+        settings.make(Example, values)
+
+
+def test_an_unknown_setting_gets_a_suggestion():
+    with pytest.raises(UnknownName, match="Did you mean 'count'"):
+        settings.make(Example, {"cuont": 1})
+
+
+def test_fields_are_described_inherited_ones_too():
+    described = {field.name: field for field in settings.describe(Example)}
+    assert described["rate"].help == "How fast."
+    assert described["count"].help == "How many, over two lines."
+    assert described["limit"].kind == "int | none"
+    assert described["mode"].kind == "fast | slow"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_setting_of_every_method_has_a_docstring(name):
+    for field in settings.describe(find(name).load().Settings):
+        assert len(field.help) > 10, f"{name}: setting {field.name} is not described"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_preset_of_every_method_is_valid(name):
+    for preset in find(name).load().presets:
+        assert make(name, preset=preset).settings is not None
+
+
+def test_assignments():
+    assert settings.parse_assignments(["a=1", "b = x=y"]) == {"a": "1", "b": "x=y"}
+    for wrong in ("a", "=1"):
+        with pytest.raises(BadSetting, match="key=value"):
+            settings.parse_assignments([wrong])
+
+
+def test_recipes(tmp_path):
+    path = tmp_path / "r.toml"
+    path.write_text('method = "dense"\n[settings]\nencoder = "minilm"\n')
+    assert settings.read_recipe(path) == ("dense", {"encoder": "minilm"})
+    path.write_text("method = ")
+    with pytest.raises(BadInput, match=r"r\.toml"):
+        settings.read_recipe(path)
+    path.write_text("metod = 'x'")
+    with pytest.raises(BadInput, match="metod"):
+        settings.read_recipe(path)
+    with pytest.raises(BadInput, match="no such"):
+        settings.read_recipe(tmp_path / "none.toml")
+
+
+def test_unknown_methods_and_presets():
+    with pytest.raises(UnknownName, match="Did you mean 'dense'"):
+        make("dens")
+    with pytest.raises(UnknownName, match="bm25"):
+        make("bm25+nothing")
+    with pytest.raises(BadSetting, match="preset"):
+        make("bm25", preset="huge")
