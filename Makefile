@@ -15,7 +15,7 @@ help:
 # A stamp per set of extras: nothing is installed again until pyproject.toml or constraints.txt changes.
 $(VENV)/demo.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[onnx]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt

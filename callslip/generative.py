@@ -38,6 +38,8 @@ class GenerativeSettings:
     """minilm (embedded), granite, or any Hugging Face encoder by name or path. It is not trained."""
     max_length: int | None = None
     """Word pieces read of each text; none is the encoder's own limit."""
+    backend: Literal["auto", "torch", "onnx"] = "auto"
+    """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto takes int8 on a CPU where it can."""
     pseudo_queries: tuple[str, ...] = ("title", "sentences")
     """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none."""
     doc2query: str | None = None
@@ -56,7 +58,7 @@ class GenerativeSettings:
     """Layers of the decoder."""
     decoder_heads: int = 4
     """Attention heads of the decoder."""
-    memory_slots: int = 4
+    memory_slots: int = 2
     """Vectors that the decoder's cross-attention reads, made from the query's one vector."""
     dropout: float = 0.1
     """Dropout in the decoder."""
@@ -64,15 +66,18 @@ class GenerativeSettings:
     """Passes over the training texts."""
     batch_size: int = 512
     """Examples per step."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
     """Weight decay of AdamW."""
     beam: int = 50
     """Codes kept while writing; it grows by itself when k hits need more."""
-    ranking: Literal["bucket", "union"] = "bucket"
-    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `union`
-    ranks all documents of the beam's buckets by similarity."""
+    ranking: Literal["bucket", "sum", "union"] = "bucket"
+    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `sum` adds
+    the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
+    buckets by similarity alone."""
+    similarity_weight: float = 40.0
+    """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
     seed: int = 0
     """Random seed of codes, weights and batches."""
     device: str | None = None
@@ -198,7 +203,7 @@ class GenerativeRetriever(Retriever):
             from callslip.model.encoders import load_encoder
 
             s = self.settings
-            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length)
+            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length, backend=s.backend)
         return self._encoder
 
     def encode(self, texts: list[str], progress: str) -> np.ndarray:
@@ -237,8 +242,15 @@ class GenerativeRetriever(Retriever):
     def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> Found:
         rows, beam = buckets.candidates(beams, self.identifiers, mask)
         similarity = self.rank(query, rows)
-        order = buckets.order(rows, beam, similarity, self.settings.ranking)
-        rows, beam, similarity = rows[order], beam[order], similarity[order]
+        s = self.settings
+        scores = {
+            "bucket": beams.scores[beam],
+            "sum": beams.scores[beam] + s.similarity_weight * similarity,
+            "union": similarity,
+        }[s.ranking]
+        # Ties (documents of one bucket, under `bucket`) go by similarity, then by row.
+        order = np.lexsort((rows, -similarity, beam if s.ranking == "bucket" else -scores))
+        rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]
         leaves = self.identifiers.trie().documents[-1][beams.nodes[beam]]
         why = None
         if explain:
@@ -251,7 +263,6 @@ class GenerativeRetriever(Retriever):
                 }
                 for b, value in zip(beam, similarity, strict=True)
             ]
-        scores = beams.scores[beam] if self.settings.ranking == "bucket" else similarity
         return Found(rows, scores, [tuple(code) for code in self.identifiers.codes[leaves]], why)
 
     # A living index.

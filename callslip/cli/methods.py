@@ -29,16 +29,16 @@ def methods(
     typer.echo(f": {method.about}\n")
     for field in describe(cls.Settings):
         default = method.settings.get(field.name, field.default)
-        shown = (
-            ",".join(map(str, default))
-            if isinstance(default, (tuple, list))
-            else str(default).lower()
-            if default is None
-            else default
-        )
         typer.secho(f"  {field.name}", bold=True, nl=False)
-        typer.echo(f" = {shown}  ({field.kind})\n      {field.help}")
+        typer.echo(f" = {_shown(default)}  ({field.kind})\n      {field.help}")
     if cls.presets:
         typer.echo("\nPresets:")
         for preset, values in cls.presets.items():
-            typer.echo(f"  {preset}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
+            typer.echo(f"  {preset}: " + ", ".join(f"{key}={_shown(value)}" for key, value in values.items()))
+
+
+def _shown(value: object) -> str:
+    """A value as it would be typed after --set."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)

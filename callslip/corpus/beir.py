@@ -15,12 +15,7 @@ from callslip.errors import BadInput
 def find_file(folder: Path, *names: str) -> Path | None:
     """The first of the names that is a file in the folder, plain before gzipped."""
     return next(
-        (
-            folder / f"{name}{end}"
-            for name in names
-            for end in ("", ".gz")
-            if (folder / f"{name}{end}").is_file()
-        ),
+        (folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()),
         None,
     )
 
@@ -29,9 +24,7 @@ def is_beir(folder: Path) -> bool:
     return find_file(folder, "corpus.jsonl") is not None
 
 
-def read_beir(
-    folder: str | Path, intake: Intake, columns: Columns | None = None, *, judged: bool = True
-) -> Corpus:
+def read_beir(folder: str | Path, intake: Intake, columns: Columns | None = None, *, judged: bool = True) -> Corpus:
     """A BEIR folder; documents alone if `judged` is false or if there is nothing more."""
     folder = Path(folder)
     file = find_file(folder, "corpus.jsonl")

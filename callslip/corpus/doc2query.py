@@ -54,9 +54,7 @@ def doc2query(
             for number, row in enumerate(rows):
                 queries[row] = written[number * per_document : (number + 1) * per_document]
     return [
-        Pair(query, document.doc_id)
-        for document, written in zip(documents, queries)
-        for query in _distinct(written)
+        Pair(query, document.doc_id) for document, written in zip(documents, queries) for query in _distinct(written)
     ]
 
 

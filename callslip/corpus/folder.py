@@ -32,9 +32,7 @@ def read_folder(folder: str | Path, intake: Intake, max_words: int = MAX_WORDS) 
         except Flaw as flaw:
             intake.refuse(file, None, flaw)
         except OSError as error:
-            intake.refuse(
-                file, None, Flaw(f"cannot be read: {error.strerror}", remedy="Check its permissions")
-            )
+            intake.refuse(file, None, Flaw(f"cannot be read: {error.strerror}", remedy="Check its permissions"))
     if not documents and not files:
         raise BadInput(
             printable(folder), f"no readable file in this folder (read are {', '.join(OUTLINES)})",
@@ -48,11 +46,7 @@ def _files(root: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(place, name)
-            if (
-                not name.startswith(".")
-                and file.suffix.lower() in OUTLINES
-                and (file.is_file() or file.is_symlink())
-            ):
+            if not name.startswith(".") and file.suffix.lower() in OUTLINES and (file.is_file() or file.is_symlink()):
                 yield file
 
 

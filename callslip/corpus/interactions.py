@@ -53,9 +53,7 @@ def read_interactions(
     path = Path(path)
     log = find_log(path) if path.is_dir() else path
     if log is None:
-        raise BadInput(
-            path, "no interaction log here", remedy=f"Give a file, or name it {LOGS[0]} or NAME.inter."
-        )
+        raise BadInput(path, "no interaction log here", remedy=f"Give a file, or name it {LOGS[0]} or NAME.inter.")
     items = items or _items_beside(log)
     documents = _read_items(Path(items), intake, columns) if items else []
     known = {document.doc_id: document.doc_id for document in documents}
@@ -90,9 +88,7 @@ def _lines_of_ids(path: Path, intake: Intake, known: dict[str, str], fixed: bool
         if not items:
             raise Flaw("a user without items")
         if user in histories:
-            raise Flaw(
-                f"{shown(user)} was given before", field="user", remedy="Put a user's items on one line"
-            )
+            raise Flaw(f"{shown(user)} was given before", field="user", remedy="Put a user's items on one line")
         if fixed:  # before any is kept: a line is taken whole or not at all
             for item in items:
                 _item(known, item, fixed)
@@ -119,9 +115,7 @@ def _by_time(
 
     for _ in intake.each(path, _untyped(read_rows(path, kind, intake, columns)), parse):
         pass
-    return {
-        user: [item for _, item in sorted(events, key=lambda event: event[0])] for user, events in log.items()
-    }
+    return {user: [item for _, item in sorted(events, key=lambda event: event[0])] for user, events in log.items()}
 
 
 def parse_time(value: object, field: str) -> float:
@@ -163,9 +157,7 @@ def _read_items(path: Path, intake: Intake, columns: Columns | None) -> list[Doc
     """Items from JSONL, CSV, TSV or RecBole's .item; a title or a text is welcome and not needed."""
     kind = table_format(path)
     if kind is None:
-        raise BadInput(
-            path, "cannot tell how the items are written", remedy="Give .jsonl, .csv, .tsv or .item."
-        )
+        raise BadInput(path, "cannot tell how the items are written", remedy="Give .jsonl, .csv, .tsv or .item.")
     names = {role: name for role, name in (columns or {}).items() if role in ("doc_id", "title", "text")}
     rows = read_rows(path, kind, intake)
     if path.name.removesuffix(".gz").endswith(".item"):

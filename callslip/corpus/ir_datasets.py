@@ -46,17 +46,13 @@ def _entry(registry: Any, name: str) -> Any:
     except KeyError:
         names = list(registry)
         same = [known for known in names if known.split("/")[-1] == name.split("/")[-1]]
-        close = (
-            difflib.get_close_matches(name, names, n=5) or same[:5] or ["beir/scifact", "beir/nfcorpus/test"]
-        )
+        close = difflib.get_close_matches(name, names, n=5) or same[:5] or ["beir/scifact", "beir/nfcorpus/test"]
         raise UnknownName("ir_datasets name", name, close) from None
 
 
 def _read(registry: Any, dataset: Any, name: str, intake: Intake, judged: bool) -> Corpus:
     if not dataset.has_docs():
-        raise CallslipError(
-            f"{PREFIX}{name} has no documents", "Choose an entry of the catalogue that has them."
-        )
+        raise CallslipError(f"{PREFIX}{name} has no documents", "Choose an entry of the catalogue that has them.")
     place = f"{PREFIX}{name}"
     records = track(dataset.docs_iter(), "Reading documents", total=_count(dataset))
     corpus = Corpus(read_documents(place, enumerate(map(_document_row, records), 1), intake))
@@ -101,9 +97,7 @@ def _document_row(record: Any) -> Row:
         row["title"] = ""  # the default text of a record holds its title
     row["text"] = text
     simple = (str, int, float)
-    return row | {
-        name: v for name, v in fields.items() if name not in ("title", "text") and isinstance(v, simple)
-    }
+    return row | {name: v for name, v in fields.items() if name not in ("title", "text") and isinstance(v, simple)}
 
 
 def _query_row(record: Any) -> Row:

@@ -49,9 +49,7 @@ class Intake:
     def refuse(self, path: str | Path, line: int | None, flaw: Flaw) -> None:
         """Raise the flaw as a `BadInput`, or count it."""
         remedy = f"{flaw.remedy}, or {SKIP}"
-        error = BadInput(
-            printable(path), flaw.problem, line=line or flaw.line, field=flaw.field, remedy=remedy
-        )
+        error = BadInput(printable(path), flaw.problem, line=line or flaw.line, field=flaw.field, remedy=remedy)
         if not self.skip_bad:
             raise error
         self.skipped.add(error.problem)
@@ -100,25 +98,19 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     try:
         stream: IO[bytes] = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     except (OSError, ValueError) as error:
-        raise BadInput(
-            printable(path), _reason(error), remedy="Check the path and its permissions."
-        ) from None
+        raise BadInput(printable(path), _reason(error), remedy="Check the path and its permissions.") from None
     try:
         start = stream.peek(2)[:2]  # type: ignore[attr-defined]
     except OSError as error:
         stream.close()
-        raise BadInput(
-            printable(path), _reason(error), remedy="Check the path and its permissions."
-        ) from None
+        raise BadInput(printable(path), _reason(error), remedy="Check the path and its permissions.") from None
     if start == GZIP_MAGIC:
         # GzipFile closes only what it opened itself; the buffer makes short lines fast.
         stream.close()
         return io.BufferedReader(gzip.open(path, "rb"), 2**16)  # type: ignore[type-var, return-value]
     if str(path).endswith(".gz") and start:
         stream.close()
-        raise BadInput(
-            printable(path), "named .gz, but it is not gzip", remedy="Compress it again, or rename it."
-        )
+        raise BadInput(printable(path), "named .gz, but it is not gzip", remedy="Compress it again, or rename it.")
     return stream
 
 

@@ -57,9 +57,7 @@ def load_corpus(
     if columns and kind in ("demo", "folder", "ir_datasets"):
         raise BadSetting(f"columns has no meaning for the format {kind!r}", "Leave it out.")
     if items is not None and kind not in LOG_FORMATS:
-        raise BadSetting(
-            f"items has no meaning for the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}."
-        )
+        raise BadSetting(f"items has no meaning for the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}.")
     intake = Intake(skip_bad)
     corpus = _read(kind, source, intake, items, columns, judged=queries is None)
     corpus.name = name_of(source)
@@ -151,6 +149,4 @@ def name_of(source: str | Path) -> str:
 
 def _counted(intake: Intake) -> str:
     skipped = intake.skipped
-    return (
-        f": {skipped.count} bad lines were skipped, the first: {skipped.examples[0]}" if skipped.count else ""
-    )
+    return f": {skipped.count} bad lines were skipped, the first: {skipped.examples[0]}" if skipped.count else ""

@@ -93,11 +93,7 @@ def judgements_from(
     folder = Path(source)
     if not folder.is_dir():
         return {split_of(source): read_judgements(source, intake, queries, doc_ids)}
-    files = [
-        file
-        for file in sorted(folder.iterdir())
-        if file.name.removesuffix(".gz").endswith(JUDGEMENT_SUFFIXES)
-    ]
+    files = [file for file in sorted(folder.iterdir()) if file.name.removesuffix(".gz").endswith(JUDGEMENT_SUFFIXES)]
     if not files:
         raise BadInput(
             folder,
@@ -117,8 +113,7 @@ def _from_dict(
 ) -> dict[str, Judgements]:
     splits: dict[str, Judgements] = {}
     if all(
-        isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values())
-        for value in source.values()
+        isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()) for value in source.values()
     ):
         source = {"test": source}
     for split, value in source.items():

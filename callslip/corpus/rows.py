@@ -119,9 +119,7 @@ def _csv_records(path: str | Path, intake: Intake) -> Iterator[tuple[int, list[s
     delimiter = max(",;\t|", key=first[1].count)  # the comma wins a tie: it stands first
     feed = _Feed(lines)
     feed.waiting.append(first)
-    csv.field_size_limit(
-        max(csv.field_size_limit(), MAX_LINE)
-    )  # a limit of the whole process: only ever raised
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # a limit of the whole process: only ever raised
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.begin()
@@ -131,9 +129,7 @@ def _csv_records(path: str | Path, intake: Intake) -> Iterator[tuple[int, list[s
             return
         except (csv.Error, Flaw) as error:
             flaw = (
-                error
-                if isinstance(error, Flaw)
-                else Flaw(f"broken CSV ({error})", remedy="Close or double the quotes")
+                error if isinstance(error, Flaw) else Flaw(f"broken CSV ({error})", remedy="Close or double the quotes")
             )
             intake.refuse(path, feed.give_back(), flaw)
             continue
@@ -153,9 +149,7 @@ def _named(
     header: list[str] | None = None
     for line, cells in records:
         if header is None:
-            header = [
-                str(number) if numbered else sys.intern(name.strip()) for number, name in enumerate(cells)
-            ]
+            header = [str(number) if numbered else sys.intern(name.strip()) for number, name in enumerate(cells)]
             _check_header(path, line, header, columns, need)
             if not numbered:
                 continue
@@ -169,20 +163,14 @@ def _named(
         yield line, dict(zip(header, cells))
 
 
-def _check_header(
-    path: str | Path, line: int, header: list[str], columns: Columns, need: Sequence[str]
-) -> None:
+def _check_header(path: str | Path, line: int, header: list[str], columns: Columns, need: Sequence[str]) -> None:
     if len(set(header)) < len(header):
-        raise BadInput(
-            printable(path), "two columns have one name", line=line, remedy="Rename one in the header."
-        )
+        raise BadInput(printable(path), "two columns have one name", line=line, remedy="Rename one in the header.")
     try:
         for role in need:
             need_column(dict.fromkeys(header), role, columns)
     except Flaw as flaw:
-        raise BadInput(
-            printable(path), flaw.problem, line=line, field=flaw.field, remedy=flaw.remedy + "."
-        ) from None
+        raise BadInput(printable(path), flaw.problem, line=line, field=flaw.field, remedy=flaw.remedy + ".") from None
 
 
 def find_column(names: Iterable[str], role: str, columns: Columns | None = None) -> str | None:

@@ -111,11 +111,7 @@ def rst(text: str) -> Outline:
     lines = [line.rstrip() for line in text.split("\n")]
     number = 0
     while number < len(lines):
-        overline = (
-            bool(_RULE.match(lines[number]))
-            and number + 2 < len(lines)
-            and lines[number + 2] == lines[number]
-        )
+        overline = bool(_RULE.match(lines[number])) and number + 2 < len(lines) and lines[number + 2] == lines[number]
         at = number + 1 if overline else number
         title = lines[at].strip()
         under = lines[at + 1] if at + 1 < len(lines) else ""

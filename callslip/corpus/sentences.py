@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-_NO_SPACES = (
-    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Han: written without spaces, so a sign is a word
-)
+_NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Han: written without spaces, so a sign is a word
 _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
 
 # The lookbehind makes a run of full stops one candidate, not one for each stop.

@@ -68,9 +68,7 @@ def read_documents(
     def parse(row: Row) -> Document:
         document = document_of(row, columns, need_text=need_text)
         if document.doc_id in seen:
-            raise Flaw(
-                f"{shown(document.doc_id)} was given before", field="doc_id", remedy="Make the ids unique"
-            )
+            raise Flaw(f"{shown(document.doc_id)} was given before", field="doc_id", remedy="Make the ids unique")
         seen.add(document.doc_id)
         return document
 
@@ -86,9 +84,7 @@ def read_queries(
     def parse(row: Row) -> None:
         query = query_of(row, columns)
         if query.query_id in queries:
-            raise Flaw(
-                f"{shown(query.query_id)} was given before", field="query_id", remedy="Make the ids unique"
-            )
+            raise Flaw(f"{shown(query.query_id)} was given before", field="query_id", remedy="Make the ids unique")
         queries[query.query_id] = query
 
     for _ in intake.each(path, rows, parse):

@@ -47,9 +47,7 @@ def read_judgements(
             raise Flaw(f"no query has the id {shown(query_id)}", field="query_id", remedy="Add the query")
         if doc_ids is not None:
             if doc_id not in doc_ids:
-                raise Flaw(
-                    f"no document has the id {shown(doc_id)}", field="doc_id", remedy="Add the document"
-                )
+                raise Flaw(f"no document has the id {shown(doc_id)}", field="doc_id", remedy="Add the document")
             doc_id = doc_ids[doc_id]
         grades = judgements.setdefault(query_id, {})
         if grades.setdefault(doc_id, grade) != grade:

@@ -88,9 +88,7 @@ class Comparison:
             tests = []
             for name in others:
                 theirs = self.reports[name].per_query[measure]
-                tests.append(
-                    paired_test([base[q] for q in base], [theirs[q] for q in base], seed=self.first.seed)
-                )
+                tests.append(paired_test([base[q] for q in base], [theirs[q] for q in base], seed=self.first.seed))
             corrected = holm([test.p for test in tests])
             for name, report in self.reports.items():
                 figure: Interval = report.measures[measure]
@@ -188,9 +186,7 @@ class Comparison:
             for cell in cells.values():
                 mean = f"**{cell.mean:.4f}**" if cell.best else f"{cell.mean:.4f}"
                 figures.append(f"{mean}{cell.mark} ({cell.low:.3f}–{cell.high:.3f})")
-            lines.append(
-                _row([_markdown(name), *figures, *(column.get(name, "–") for column in extras.values())])
-            )
+            lines.append(_row([_markdown(name), *figures, *(column.get(name, "–") for column in extras.values())]))
         lines += ["", *(f"- {_markdown(note)}" for note in self.notes())]
         return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from callslip.evaluation.shared_codes import group_by_code
 from callslip.evaluation.typos import typo_queries
 from callslip.identifiers import quality
 from callslip.retriever import Retriever
-from callslip.search.hits import Hits
+from callslip.search.hits import Hit, Hits
 
 BATCH = 64
 
@@ -64,8 +64,10 @@ def evaluate_with_run(
     shared = shares_codes(retriever, codes)
     # Whole buckets are needed for the expected figures, so the last one must not be cut at `depth`.
     found, seconds = search_all(retriever, list(queries.values()), depth + (codes["bucket_max"] if shared else 0))
-    run: Run = {qid: [(hit.doc_id, hit.score) for hit in hits[:depth]] for qid, hits in found.items()}
-    buckets = {qid: group_by_code((hit.doc_id, hit.code) for hit in hits) for qid, hits in found.items()}
+    run: Run = {qid: [(hit.doc_id, hit.score) for hit in whole_buckets(hits, depth)] for qid, hits in found.items()}
+    buckets = {
+        qid: group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth)) for qid, hits in found.items()
+    }
     train = corpus.judgements.get("train") if split != "train" else None
     report = evaluate_run(
         run,
@@ -101,6 +103,14 @@ def search_all(retriever: Retriever, queries: list[Query], k: int) -> tuple[dict
         for query, hits in zip(batch, retriever.search_batch(batch, k), strict=True):
             found[query.query_id] = hits
     return found, time.perf_counter() - began
+
+
+def whole_buckets(hits: Hits, depth: int) -> list[Hit]:
+    """The first `depth` hits, and those after them that share the last one's code."""
+    end = min(depth, len(hits))
+    while 0 < end < len(hits) and hits[end].code is not None and hits[end].code == hits[end - 1].code:
+        end += 1
+    return hits[:end]
 
 
 def code_quality(retriever: Retriever) -> dict[str, Any]:

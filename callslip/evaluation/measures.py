@@ -42,9 +42,7 @@ def parse_measures(names: str | Iterable[Any]) -> list[Any]:
         names = _split(names)
     measures = list(dict.fromkeys(_parse(name) for name in names))
     if not measures:
-        raise BadSetting(
-            "no measure is named", f"Name one or more, for example {', '.join(DEFAULT_MEASURES)}."
-        )
+        raise BadSetting("no measure is named", f"Name one or more, for example {', '.join(DEFAULT_MEASURES)}.")
     return measures
 
 
@@ -57,12 +55,9 @@ def per_query(run: Run, judgements: Judgements, measures: str | Iterable[Any]) -
     """
     parsed = parse_measures(measures)
     grades = {
-        qid: {doc_id: max(int(grade), 0) for doc_id, grade in judged.items()}
-        for qid, judged in judgements.items()
+        qid: {doc_id: max(int(grade), 0) for doc_id, grade in judged.items()} for qid, judged in judgements.items()
     }
-    scored = {
-        qid: by_rank(qid, ranking) for qid, ranking in run.items() if qid in grades and len(ranking) > 0
-    }
+    scored = {qid: by_rank(qid, ranking) for qid, ranking in run.items() if qid in grades and len(ranking) > 0}
     values: PerQuery = {str(measure): dict.fromkeys(grades, 0.0) for measure in parsed}
     if scored:
         for metric in _pipeline().iter_calc(parsed, grades, scored):
@@ -139,9 +134,7 @@ def _build(text: str) -> Any:
         raise problem from None
     if not isinstance(node, ast.Name):
         raise problem
-    known = {
-        alias.lower(): prototype for alias, prototype in registry.items() if prototype.NAME in KNOWN_MEASURES
-    }
+    known = {alias.lower(): prototype for alias, prototype in registry.items() if prototype.NAME in KNOWN_MEASURES}
     if node.id.lower() not in known:
         raise UnknownName("measure", node.id, KNOWN_MEASURES)
     prototype = known[node.id.lower()]
@@ -159,23 +152,15 @@ def _checked(measure: Any) -> Any:
     wanted = measure.SUPPORTED_PARAMS.get("cutoff")
     if cutoff is None and wanted is not None and wanted.required:
         raise BadSetting(f"measure {name} needs a cutoff", f"Write {name}@10, for example.")
-    if cutoff is not None and (
-        isinstance(cutoff, bool) or not isinstance(cutoff, int) or not 1 <= cutoff <= 10**9
-    ):
-        raise BadSetting(
-            f"measure {name} has the cutoff {cutoff!r}", f"A cutoff is a whole number from 1: {name}@10."
-        )
+    if cutoff is not None and (isinstance(cutoff, bool) or not isinstance(cutoff, int) or not 1 <= cutoff <= 10**9):
+        raise BadSetting(f"measure {name} has the cutoff {cutoff!r}", f"A cutoff is a whole number from 1: {name}@10.")
     grade = measure.params.get("rel", 1)
     if isinstance(grade, int) and grade < 1:
         raise BadSetting(f"measure {name} has rel={grade}", "A relevant document has a grade of 1 or more.")
     try:
         supported = any(provider.supports(measure) for provider in _pipeline().providers)
     except AssertionError as error:
-        raise BadSetting(
-            f"measure {name}: {error}", f"Its settings: {', '.join(measure.SUPPORTED_PARAMS)}."
-        ) from None
+        raise BadSetting(f"measure {name}: {error}", f"Its settings: {', '.join(measure.SUPPORTED_PARAMS)}.") from None
     if not supported:
-        raise BadSetting(
-            f"measure {measure} cannot be computed here", "Leave out the settings in parentheses."
-        )
+        raise BadSetting(f"measure {measure} cannot be computed here", "Leave out the settings in parentheses.")
     return measure

@@ -113,9 +113,7 @@ def _figures(comparison: Comparison) -> str:
     rows = []
     for name, cells in comparison.table.items():
         tag = (
-            ' <span class="tag">baseline</span>'
-            if name == comparison.baseline and len(comparison.reports) > 1
-            else ""
+            ' <span class="tag">baseline</span>' if name == comparison.baseline and len(comparison.reports) > 1 else ""
         )
         more = [escape(column.get(name, "–")) for column in extras.values()]
         rows.append([escape(name) + tag, *map(_figure, cells.values()), *more])

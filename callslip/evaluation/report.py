@@ -79,9 +79,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: no NaN, no NumPy types, everything that `from_dict` needs."""
         data: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "queries": self.queries}
-        data |= {
-            key: value for key, value in vars(self).items() if key not in ("measures", "seen", "per_query")
-        }
+        data |= {key: value for key, value in vars(self).items() if key not in ("measures", "seen", "per_query")}
         data["measures"] = _figures_to_dict(self.measures)
         data["seen"] = self.seen and {
             key: {
@@ -101,8 +99,7 @@ class Report:
         known["measures"] = _figures_from_dict(data["measures"])
         if known.get("seen"):
             known["seen"] = {
-                key: Group(part["queries"], _figures_from_dict(part["measures"]))
-                for key, part in data["seen"].items()
+                key: Group(part["queries"], _figures_from_dict(part["measures"])) for key, part in data["seen"].items()
             }
         return cls(**known)
 
@@ -176,9 +173,7 @@ def evaluate_run(
     _check(run, judgements, split)
     values = per_query(run, judgements, parsed)
     bounds = {"confidence": confidence, "resamples": resamples, "seed": seed}
-    shared = (
-        bucket_figures(buckets, judgements, parsed, ranked=values, seed=seed) if buckets is not None else None
-    )
+    shared = bucket_figures(buckets, judgements, parsed, ranked=values, seed=seed) if buckets is not None else None
     return Report(
         name=name,
         dataset=dict(dataset) if dataset is not None else corpus.fingerprint() if corpus is not None else {},
@@ -209,17 +204,13 @@ def seen_groups(values: PerQuery, judgements: Judgements, seen: set[str], **boun
         answers = [doc_id for doc_id, grade in judged.items() if grade > 0]
         known = sum(doc_id in seen for doc_id in answers)
         if answers:
-            parts["none_seen" if known == 0 else "all_seen" if known == len(answers) else "some_seen"].append(
-                qid
-            )
+            parts["none_seen" if known == 0 else "all_seen" if known == len(answers) else "some_seen"].append(qid)
     return {key: Group(len(ids), _figures(values, ids, **bounds)) for key, ids in parts.items()}
 
 
 def _check(run: Run, judgements: Judgements, split: str) -> None:
     if not judgements:
-        raise BadSetting(
-            f"split {split!r} has no judged queries", "Give judgements (qrels), or name another split."
-        )
+        raise BadSetting(f"split {split!r} has no judged queries", "Give judgements (qrels), or name another split.")
     if run and not any(qid in judgements for qid in run):
         raise BadSetting(
             f"no query of the run is judged in split {split!r}",
@@ -260,6 +251,4 @@ def _figures_from_dict(data: Mapping[str, Mapping[str, float]]) -> Figures:
 def _shared_to_dict(figures: BucketFigures | None) -> dict[str, Any] | None:
     if figures is None:
         return None
-    return {
-        name: {**means, "expected_by": figures.expected_by[name]} for name, means in figures.means().items()
-    }
+    return {name: {**means, "expected_by": figures.expected_by[name]} for name, means in figures.means().items()}

@@ -96,9 +96,7 @@ def bucket_figures(
     if sampled:
         expected |= _sampled(judged_runs, judgements, sampled, samples, seed)
     if ranked is None:
-        ranked = per_query(
-            {qid: _run_of(buckets) for qid, buckets in judged_runs.items()}, judgements, parsed
-        )
+        ranked = per_query({qid: _run_of(buckets) for qid, buckets in judged_runs.items()}, judgements, parsed)
     return BucketFigures(
         ranked=ranked,
         optimistic=per_query(best, judgements, parsed),
@@ -132,10 +130,7 @@ def _expected(measure: Any, spans: list[Span], judged: Mapping[str, int]) -> flo
         ideal = sorted((grade for grade in judged.values() if grade > 0), reverse=True)
         best = sum(grade / np.log2(rank + 1) for rank, grade in enumerate(ideal[:cutoff], start=1))
         # Each place of a bucket has the bucket's mean gain.
-        gains = (
-            sum(grades) / size * (1 / np.log2(_ranks(at, size, cutoff) + 1)).sum()
-            for at, size, grades in spans
-        )
+        gains = (sum(grades) / size * (1 / np.log2(_ranks(at, size, cutoff) + 1)).sum() for at, size, grades in spans)
         return float(sum(gains) / best)
     shapes = [(before, size, sum(grade >= threshold for grade in grades)) for before, size, grades in spans]
     if measure.NAME in ("R", "P"):

@@ -46,13 +46,9 @@ def bootstrap_intervals(
     """
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or len(table) == 0:
-        raise BadSetting(
-            "an interval needs the values of at least one query", "Check that the split has judgements."
-        )
+        raise BadSetting("an interval needs the values of at least one query", "Check that the split has judgements.")
     if not 0 < confidence < 1 or resamples < 1:
-        raise BadSetting(
-            f"confidence {confidence}, resamples {resamples}", "Use 0 < confidence < 1, resamples >= 1."
-        )
+        raise BadSetting(f"confidence {confidence}, resamples {resamples}", "Use 0 < confidence < 1, resamples >= 1.")
     means = table.mean(axis=0)
     count = len(table)
     rng = np.random.default_rng(seed)
@@ -93,9 +89,7 @@ def paired_test(
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1 or len(a) == 0:
-        raise BadSetting(
-            "a paired test needs two values for each query", "Evaluate both systems on the same queries."
-        )
+        raise BadSetting("a paired test needs two values for each query", "Evaluate both systems on the same queries.")
     differences = b - a
     interval = bootstrap_interval(differences, confidence=confidence, resamples=resamples, seed=seed)
     return PairedResult(*interval, p=_sign_flip(differences[differences != 0], permutations, seed))

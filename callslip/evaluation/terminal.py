@@ -54,9 +54,7 @@ def new_table(*columns: str) -> Any:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(columns):
-        table.add_column(
-            Text(column), justify="right" if place else "left", no_wrap=place > 0, overflow="fold"
-        )
+        table.add_column(Text(column), justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
     return table
 
 

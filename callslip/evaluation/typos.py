@@ -36,9 +36,7 @@ def _keyboard() -> dict[str, str]:
 NEIGHBOURS = _keyboard()
 
 
-def with_typos(
-    text: str, *, edits: int = 1, rate: float | None = None, seed: int = 0, query_id: str = ""
-) -> str:
+def with_typos(text: str, *, edits: int = 1, rate: float | None = None, seed: int = 0, query_id: str = "") -> str:
     """The text with typing errors in some of its words of four letters or more.
 
     `edits` words get one error each, or, if `rate` is given, that share of the words that can take one
@@ -51,9 +49,7 @@ def with_typos(
     wanted = edits if rate is None else math.ceil(rate * len(words) - 1e-9)
     rng = random.Random(f"{seed}\x00{query_id}")
     order = [(rng.random(), place) for place in range(len(words))]
-    for place in sorted(place for _, place in sorted(order)[:wanted])[
-        ::-1
-    ]:  # from the end: offsets stay right
+    for place in sorted(place for _, place in sorted(order)[:wanted])[::-1]:  # from the end: offsets stay right
         start, end = words[place].span()
         text = text[:start] + _misspelt(text[start:end], rng) + text[end:]
     return text

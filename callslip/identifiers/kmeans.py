@@ -198,7 +198,7 @@ def constrained_kmeans(
     D].
 
     Lloyd's iterations with each assignment solved exactly as a transport problem; the labels are the optimal
-    ones for the centroids before the last mean was taken. Memory is about 16 N k bytes.
+    ones for the centroids before the last mean was taken. Memory is about 32 N k bytes.
     """
     from scipy.sparse import csr_array
     from sklearn.cluster import kmeans_plusplus

@@ -27,6 +27,8 @@ class DenseSettings:
     """minilm (embedded), granite, or any Hugging Face encoder by name or path."""
     max_length: int | None = None
     """Word pieces read of each text; none is the encoder's own limit."""
+    backend: Literal["auto", "torch", "onnx"] = "auto"
+    """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto takes int8 on a CPU where it can."""
     index: Literal["auto", "exact", "faiss"] = "auto"
     """exact compares with every vector; faiss walks a graph (extra `dense`); auto is exact up to a million."""
     neighbours: int = 32
@@ -51,7 +53,8 @@ class Dense(Retriever):
         if self._encoder is None:
             from callslip.model.encoders import load_encoder
 
-            self._encoder = load_encoder(self.settings.encoder, max_length=self.settings.max_length)
+            s = self.settings
+            self._encoder = load_encoder(s.encoder, max_length=s.max_length, backend=s.backend)
         return self._encoder
 
     def _fit(self, corpus: Corpus) -> None:

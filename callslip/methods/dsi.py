@@ -53,7 +53,7 @@ class DSI(GenerativeRetriever):
         if s.codes == "atomic":
             return make.atomic_codes(count)
         if s.codes == "naive":
-            return make.naive_codes([str(row) for row in range(count)])
+            return make.naive_codes(corpus.doc_ids, digits=True)
         length = s.length or levels_for(count, s.width, s.leaf)
         if s.codes == "random":
             return make.random_codes(count, length, s.width, seed=s.seed)

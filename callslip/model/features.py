@@ -148,7 +148,7 @@ class FeatureCache:
         for suffix in ("-wal", "-shm"):
             self.file.with_name(self.file.name + suffix).unlink(missing_ok=True)
         try:
-            os.replace(self.file, aside)
+            self.file.replace(aside)
         except OSError:
             self.file.unlink(missing_ok=True)
 

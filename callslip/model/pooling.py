@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from callslip.errors import BadSetting
 from callslip.model.checkpoints import POOLINGS
 
 
@@ -35,25 +34,3 @@ class PooledModel(torch.nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         states = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return pool(states, attention_mask, self.pooling)
-
-
-def best_device() -> torch.device:
-    """The fastest device there is."""
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if torch.backends.mps.is_available():
-        return torch.device("mps")
-    return torch.device("cpu")
-
-
-def named_device(device: str | torch.device) -> torch.device:
-    """The device of that name."""
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise BadSetting(
-            f"the device {str(device)!r} cannot be used ({first})", "Use 'cpu', or leave it out."
-        ) from None
-    return found

@@ -34,6 +34,8 @@ SENTENCES = (
 class SmoothedLinear(torch.nn.Module):
     """A linear layer whose input channels are divided by `scale` and whose weights are multiplied by it."""
 
+    inverse: torch.Tensor
+
     def __init__(self, linear: torch.nn.Linear, scale: torch.Tensor) -> None:
         super().__init__()
         self.linear = linear

@@ -59,7 +59,7 @@ def beam_search(
 
 
 def _children(trie: Trie, level: int, node: np.ndarray, live: list[np.ndarray] | None) -> tuple[np.ndarray, np.ndarray]:
-    """For all beams, flattened: the place of the beam each child continues, and the child's node. In node order per beam."""
+    """For all beams, flattened: the place of the beam that each child continues, and the child's node."""
     places = np.flatnonzero(node.ravel() >= 0)
     parents = node.ravel()[places]
     if level == 0:

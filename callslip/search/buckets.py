@@ -1,16 +1,14 @@
-"""From codes to documents: the buckets of the beams, put in order."""
+"""From codes to documents: the buckets of the beams."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from callslip.identifiers.table import Identifiers
     from callslip.search.beam import Beams
-
-Ranking = Literal["bucket", "union"]
 
 
 def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -25,11 +23,3 @@ def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) 
         kept = mask[rows]
         rows, beam = rows[kept], beam[kept]
     return rows, beam
-
-
-def order(rows: np.ndarray, beam: np.ndarray, similarity: np.ndarray, ranking: Ranking) -> np.ndarray:
-    """The order of the candidates. `bucket`: the model's order of codes, similarity inside a bucket.
-    `union`: similarity alone, over all buckets that the model named. Ties by row."""
-    if ranking == "bucket":
-        return np.lexsort((rows, -similarity, beam))
-    return np.lexsort((rows, -similarity))

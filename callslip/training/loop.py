@@ -68,13 +68,8 @@ def train(
             sums: dict[str, float] = {}
             for batch in batches(epoch):
                 rate = learning_rate * schedule(step / total, warmup, decay)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
                 terms = objective(batch, step / total)
-                loss = torch.stack(list(terms.values())).sum()
-                optimizer.zero_grad(set_to_none=True)
-                if torch.isfinite(loss) and _backward(loss, parameters, clip):
-                    optimizer.step()
+                if _step(optimizer, parameters, terms, rate, clip):
                     bad = 0
                     count += 1
                     for name, value in terms.items():
@@ -103,10 +98,25 @@ def schedule(done: float, warmup: float, decay: bool) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (done - warmup) / max(1e-9, 1.0 - warmup)))
 
 
-def _backward(loss: Tensor, parameters: list[nn.Parameter], clip: float) -> bool:
-    """Gradients, clipped; False if they are not finite."""
+def _step(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    terms: Mapping[str, Tensor],
+    rate: float,
+    clip: float,
+) -> bool:
+    """Move the weights down the gradient of the summed terms; False, and no move, if anything is not finite."""
+    loss = torch.stack(list(terms.values())).sum()
+    optimizer.zero_grad(set_to_none=True)
+    if not torch.isfinite(loss):
+        return False
     loss.backward()
-    return bool(torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)))
+    if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
+        return False
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return True
 
 
 def _give_up_after(bad: int, phase: str, epoch: int, terms: Mapping[str, Tensor]) -> None:

@@ -208,12 +208,7 @@ def naive_verdict(raw: bytes, seen: set[str]) -> bool:
     if not isinstance(row, dict) or "\\u0000" in json.dumps(row):
         return False
     doc_id, title = row.get("_id", row.get("id")), row.get("title", "")
-    if (
-        isinstance(doc_id, bool)
-        or not isinstance(doc_id, (str, int))
-        or not str(doc_id).strip()
-        or str(doc_id) in seen
-    ):
+    if isinstance(doc_id, bool) or not isinstance(doc_id, (str, int)) or not str(doc_id).strip() or str(doc_id) in seen:
         return False
     if not isinstance(row.get("text"), str) or not isinstance(title, (str, type(None))):
         return False
@@ -242,9 +237,7 @@ def malformed_lines(count: int) -> list[bytes]:
     ]
     lines = []
     for number in range(count):
-        line = bytearray(
-            json.dumps({"_id": f"d{number % 9000}", "title": "t", "text": "some text", "y": 1}).encode()
-        )
+        line = bytearray(json.dumps({"_id": f"d{number % 9000}", "title": "t", "text": "some text", "y": 1}).encode())
         for _ in range(rng.randint(0, 2)):
             at = rng.randrange(len(line))
             line[at : at + rng.randint(0, 4)] = rng.choice(nasty)
@@ -273,9 +266,9 @@ SNIPPETS = [
     b"\xef\xbb\xbf", b"\x1f\x8b\x08", b"\x00", b"\xff", b"query-id\tcorpus-id\tscore\n", b"1\t1\t1\n",
     b"[" * 2000, b"9" * 400, b"\xe2\x80\xa8", b"1e400",
 ]  # fmt: skip
-garbage = st.binary(max_size=300) | st.lists(
-    st.sampled_from(SNIPPETS) | st.binary(max_size=8), max_size=25
-).map(b"".join)
+garbage = st.binary(max_size=300) | st.lists(st.sampled_from(SNIPPETS) | st.binary(max_size=8), max_size=25).map(
+    b"".join
+)
 FILES = [
     "a.jsonl",
     "a.csv",

@@ -93,9 +93,7 @@ def test_folder_paths_titles_and_what_is_left_alone(tmp_path):
         Document("a.txt#1", "Plain text.", "a"),
         Document("sub/g.md#1", "Before all headings.", "The guide"),
         Document("sub/g.md#2", "Lead.", "The guide"),
-        Document(
-            "sub/g.md#3", "Run it:\n\n```sh\n# not a heading\npip install x\n```", "The guide > Install"
-        ),
+        Document("sub/g.md#3", "Run it:\n\n```sh\n# not a heading\npip install x\n```", "The guide > Install"),
         Document("sub/g.md#4", "Text under deep.", "The guide > Settings > Deep"),
         Document("sub/g.md#5", "", "The guide > Other"),
     ]

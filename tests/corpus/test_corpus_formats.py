@@ -39,9 +39,7 @@ NO_FIELDS = st.just({})
 def documents_of(ids, text, metadata=NO_FIELDS):
     names = st.lists(ids, unique=True, min_size=1, max_size=6)
     return names.flatmap(
-        lambda found: st.tuples(*(st.builds(Document, st.just(i), text, text, metadata) for i in found)).map(
-            list
-        )
+        lambda found: st.tuples(*(st.builds(Document, st.just(i), text, text, metadata) for i in found)).map(list)
     )
 
 
@@ -70,9 +68,7 @@ def as_json(document, escape):
     mark=st.booleans(),
 )
 def test_jsonl_round_trip(place, documents, escape, end, zipped, mark):
-    raw = end.join(as_json(document, escape) for document in documents).encode(
-        "utf-8-sig" if mark else "utf-8"
-    )
+    raw = end.join(as_json(document, escape) for document in documents).encode("utf-8-sig" if mark else "utf-8")
     path = place / ("a.jsonl.gz" if zipped else "a.jsonl")
     path.write_bytes(gzip.compress(raw) if zipped else raw)
     assert load_corpus(path, format="jsonl").documents == documents
@@ -177,9 +173,7 @@ def test_queries_and_judgements_beside_a_plain_file(tmp_path):
     assert corpus.judgements == {"test": {"1": {"a": 2}, "2": {"b": 1}}}
     assert corpus.queries["1"].text == "what is x"
     assert corpus.judgements["test"]["1"].keys() == {"a"}
-    assert load_corpus(source, queries=queries, qrels=tmp_path / "train.tsv").judgements == {
-        "train": {"1": {"b": 1}}
-    }
+    assert load_corpus(source, queries=queries, qrels=tmp_path / "train.tsv").judgements == {"train": {"1": {"b": 1}}}
     by_split = {"dev": tmp_path / "train.tsv", "test": {"1": {"a": 1}}}
     read = load_corpus(source, queries=queries, qrels=by_split).judgements
     assert read == {"dev": {"1": {"b": 1}}, "test": {"1": {"a": 1}}}
@@ -208,11 +202,7 @@ def test_a_headless_and_a_headed_query_table(tmp_path):
     (tmp_path / "a.tsv").write_text("q1\tone\n")
     (tmp_path / "b.tsv").write_text("query_id\tquery\nq1\tone\n")
     (tmp_path / "c.csv").write_text('qid,question\nq1,"one"\n')
-    assert (
-        load_queries(tmp_path / "a.tsv")
-        == load_queries(tmp_path / "b.tsv")
-        == load_queries(tmp_path / "c.csv")
-    )
+    assert load_queries(tmp_path / "a.tsv") == load_queries(tmp_path / "b.tsv") == load_queries(tmp_path / "c.csv")
 
 
 def test_formats_are_detected_or_asked_for(tmp_path):
@@ -238,9 +228,7 @@ def test_judgement_files(tmp_path):
     four.write_text("q1 0 d1 1\nq1\tQ0\td2\t0\n\nq2  0  d1  -1\n")
     three.write_text("q1\td1\t1\nq1\td2\t0\nq2\td1\t-1.0\n")
     rows = [("q1", "d1", 1), ("q1", "d2", 0), ("q2", "d1", -1)]
-    lines.write_text(
-        "".join(json.dumps({"query-id": q, "corpus-id": d, "score": s}) + "\n" for q, d, s in rows)
-    )
+    lines.write_text("".join(json.dumps({"query-id": q, "corpus-id": d, "score": s}) + "\n" for q, d, s in rows))
     expected = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": -1}}
     assert load_judgements(four) == load_judgements(three) == load_judgements(lines) == expected
 

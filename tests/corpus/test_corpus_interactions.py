@@ -82,13 +82,10 @@ def test_items_from_jsonl_and_from_recbole(tmp_path):
     recbole.mkdir()
     (recbole / "beauty.inter").write_text("user_id:token\titem_id:token\nu\t1\nu\t2\n")
     (recbole / "beauty.item").write_text(
-        "item_id:token\ttitle:token_seq\tcategories:token_seq\tprice:float\n"
-        "1\tRed lamp\tHome Light\t3.5\n2\tX\t\t\n"
+        "item_id:token\ttitle:token_seq\tcategories:token_seq\tprice:float\n1\tRed lamp\tHome Light\t3.5\n2\tX\t\t\n"
     )
     corpus = load_corpus(recbole)
-    assert corpus.documents[0] == Document(
-        "1", "Home Light", "Red lamp", {"categories": "Home Light", "price": 3.5}
-    )
+    assert corpus.documents[0] == Document("1", "Home Light", "Red lamp", {"categories": "Home Light", "price": 3.5})
     assert corpus.judgements["test"] == {"u#test": {"2": 1}}
     explicit = load_corpus(recbole / "beauty.inter", items=tmp_path / "items.jsonl")
     assert len(explicit) == 5

@@ -135,14 +135,10 @@ def test_keyword_bags_are_of_the_best_words():
     assert frequencies.counts["the"] == 20
     counts = Counter(terms(documents[3].text))
     idf = {
-        word: math.log(1 + (20 - frequencies.counts[word] + 0.5) / (frequencies.counts[word] + 0.5))
-        for word in counts
+        word: math.log(1 + (20 - frequencies.counts[word] + 0.5) / (frequencies.counts[word] + 0.5)) for word in counts
     }
     best = sorted(counts, key=lambda word: (-(1 + math.log(counts[word])) * idf[word], word))[:BAG_POOL]
-    bags = [
-        pair.query.split()
-        for pair in pseudo_queries([documents[3]], ("keywords",), 50, frequencies=frequencies)
-    ]
+    bags = [pair.query.split() for pair in pseudo_queries([documents[3]], ("keywords",), 50, frequencies=frequencies)]
     assert len(bags) > 20
     assert {word for bag in bags for word in bag} == set(best)
     assert best[0] == "special3"

@@ -113,17 +113,13 @@ def test_markdown_names_cannot_break_the_table() -> None:
 def test_json_has_everything_but_the_queries(tmp_path: Path) -> None:
     paths = Comparison(REPORTS).save(tmp_path / "out")
     assert [path.name for path in paths[:3]] == ["comparison.md", "comparison.json", "comparison.html"]
-    assert [path.stem for path in paths[3:]] == [
-        f"0{place}-{name}" for place, name in enumerate(REPORTS, start=1)
-    ]
+    assert [path.stem for path in paths[3:]] == [f"0{place}-{name}" for place, name in enumerate(REPORTS, start=1)]
     data = json.loads(paths[1].read_text())
     assert (data["baseline"], data["queries"], data["dataset"]["name"]) == ("bm25", 60, "made")
     assert data["systems"]["dsi-random"]["measures"]["Success@1"]["mark"] == "▼"
     assert data["systems"]["dsi-semantic"]["identifiers"] == {"unique": 12345}
     assert Report.load(paths[3]).per_query == REPORTS["dense"].per_query
-    assert (
-        Comparison({"../../x": REPORTS["bm25"]}).save(tmp_path / "b")[-1].parent == tmp_path / "b" / "reports"
-    )
+    assert Comparison({"../../x": REPORTS["bm25"]}).save(tmp_path / "b")[-1].parent == tmp_path / "b" / "reports"
 
 
 class Page(HTMLParser):
@@ -156,9 +152,7 @@ def test_page_is_self_contained_and_well_formed() -> None:
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "foreignobject"}
     attributes = {name for _, attrs in page.tags for name in attrs}
-    assert not {
-        name for name in attributes if name.startswith("on") or name in ("src", "href", "style", "action")
-    }
+    assert not {name for name in attributes if name.startswith("on") or name in ("src", "href", "style", "action")}
     assert "url(" not in html and "@import" not in html and "http:" not in html and "https:" not in html
     assert "prefers-color-scheme: dark" in html
     assert sum(tag == "svg" for tag, _ in page.tags) == 2

@@ -29,9 +29,7 @@ grades = st.dictionaries(st.sampled_from(DOCS), st.integers(-1, 3), min_size=1)
     st.dictionaries(st.sampled_from("abc"), grades, min_size=1),
 )
 def test_values_are_the_definitions(ranked: dict, judgements: dict) -> None:
-    run = {
-        qid: [(doc_id, 1.0) for doc_id in ranking] for qid, ranking in ranked.items()
-    }  # every score is a tie
+    run = {qid: [(doc_id, 1.0) for doc_id in ranking] for qid, ranking in ranked.items()}  # every score is a tie
     found = per_query(run, judgements, list(MEASURES))
     assert list(found) == list(MEASURES)
     for name, definition in MEASURES.items():

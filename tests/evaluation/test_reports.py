@@ -33,9 +33,7 @@ BUCKETS = {"q1": [["a"], ["b"]], "q2": [["a", "b", "c"]], "q3": [["d"]], "q4": [
 
 def corpus() -> Corpus:
     documents = [Document(name, f"text of {name}") for name in "abcde"]
-    return Corpus(
-        documents, {q: Query(q, f"query {q}") for q in JUDGEMENTS}, {"test": JUDGEMENTS}, name="tiny"
-    )
+    return Corpus(documents, {q: Query(q, f"query {q}") for q in JUDGEMENTS}, {"test": JUDGEMENTS}, name="tiny")
 
 
 def full_report(**changes) -> Report:  # type: ignore[no-untyped-def]
@@ -158,11 +156,7 @@ def test_text_shows_what_matters() -> None:
 
 
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters(exclude_categories=["Cs"])),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner) | st.dictionaries(st.text("abc"), inner) | st.tuples(inner, inner),
     max_leaves=8,
 )
@@ -192,14 +186,10 @@ def test_plain_takes_what_reports_hold() -> None:
 
 
 def test_evaluation_needs_no_torch() -> None:
-    parts = (
-        "measures, runs, shared_codes, significance, report, comparison, page, plot, plain, terminal, typos"
-    )
+    parts = "measures, runs, shared_codes, significance, report, comparison, page, plot, plain, terminal, typos"
     code = f"import sys; from callslip.evaluation import {parts}; print('torch' in sys.modules)"
     root = str(Path(callslip.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": root}, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root}, capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
 
 

@@ -17,9 +17,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
     ["a b", "a%20b", "100%", "%", "%%41", "\t", "a\u00a0b", "\u2028", "a\x85", "50%2", "%2 5", "é", "\x00"]
 )
 scores = st.floats(-1e6, 1e6) | st.sampled_from([1.0, 1.0, 0.0, -0.0, 1 + 1e-12, 1e-45, -1e-45, 1e300, -1e30])
-runs = st.dictionaries(
-    names, st.lists(st.tuples(names, scores), max_size=12, unique_by=lambda hit: hit[0]), max_size=4
-)
+runs = st.dictionaries(names, st.lists(st.tuples(names, scores), max_size=12, unique_by=lambda hit: hit[0]), max_size=4)
 
 
 @settings(max_examples=200, deadline=None)
@@ -62,9 +60,7 @@ def test_trec_eval_sees_our_order(tmp_path: Path) -> None:
     for rank, doc_id in enumerate(["a", "z", "m", "n"], start=1):
         qrels = {"q": {doc_id: 1}}
         lines = list(ir_measures.read_trec_run(str(tmp_path / "x.run")))
-        assert (
-            ir_measures.pytrec_eval.calc_aggregate([ir_measures.RR], qrels, lines)[ir_measures.RR] == 1 / rank
-        )
+        assert ir_measures.pytrec_eval.calc_aggregate([ir_measures.RR], qrels, lines)[ir_measures.RR] == 1 / rank
 
 
 def test_six_columns(tmp_path: Path) -> None:
@@ -75,9 +71,7 @@ def test_six_columns(tmp_path: Path) -> None:
 def test_files_from_elsewhere(tmp_path: Path) -> None:
     """Tabs, blank lines, Windows line ends, lines out of order, ties by line, foreign percent signs."""
     path = tmp_path / "x.run"
-    path.write_bytes(
-        b"1\tQ0\tb%2Fc\t2\t1.0\tbm25\r\n\r\n1 Q0 a 1 3e0 bm25\r\n2 0 x 1 -1 bm25\r\n1 Q0 z 7 1.0 bm25"
-    )
+    path.write_bytes(b"1\tQ0\tb%2Fc\t2\t1.0\tbm25\r\n\r\n1 Q0 a 1 3e0 bm25\r\n2 0 x 1 -1 bm25\r\n1 Q0 z 7 1.0 bm25")
     run, tag = read_run(path, decode=False)
     assert (run, tag) == ({"1": [("a", 3.0), ("b%2Fc", 1.0), ("z", 1.0)], "2": [("x", -1.0)]}, "bm25")
     assert read_run(path)[0]["1"][1][0] == "b/c"

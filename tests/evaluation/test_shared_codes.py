@@ -46,9 +46,7 @@ def test_three_figures_are_first_best_and_mean_of_all_orders(case: tuple) -> Non
 
 def test_worked_example() -> None:
     """Two of four documents share the first code with the answer among them: by hand."""
-    figures = bucket_figures(
-        {"q": [["x", "y", "answer"], ["z"]]}, {"q": {"answer": 1}}, "Success@1, RR@10, nDCG@10"
-    )
+    figures = bucket_figures({"q": [["x", "y", "answer"], ["z"]]}, {"q": {"answer": 1}}, "Success@1, RR@10, nDCG@10")
     assert figures.means()["Success@1"] == {
         "ranked": 0.0,
         "optimistic": 1.0,
@@ -69,8 +67,7 @@ def test_measures_without_a_closed_form_are_sampled() -> None:
     assert other.expected_by["P(judged_only=True)@2"] != "exact"
     judged = {"q": judgements["q"]}
     exact = fmean(
-        per_query({"q": [(d, 0.0) for d in order]}, judged, "Rprec")["Rprec"]["q"]
-        for order in bucket_orders(buckets)
+        per_query({"q": [(d, 0.0) for d in order]}, judged, "Rprec")["Rprec"]["q"] for order in bucket_orders(buckets)
     )
     assert first.expected["Rprec"]["q"] == pytest.approx(exact, abs=0.03)
     assert first.expected["Rprec"]["none"] == first.expected["R@2"]["none"] == 0.0
@@ -93,9 +90,7 @@ def test_large_buckets() -> None:
     """A bucket of 20,000 documents: no overflow, and the chances that a formula gives."""
     bucket = [str(i) for i in range(20_000)]
     judged = {"7": 1}
-    value = {
-        str(m): expected_value(m, [bucket], judged) for m in parse_measures("Success@100, RR@10, R@100, AP")
-    }
+    value = {str(m): expected_value(m, [bucket], judged) for m in parse_measures("Success@100, RR@10, R@100, AP")}
     assert value["Success@100"] == pytest.approx(100 / 20_000)
     assert value["R@100"] == pytest.approx(100 / 20_000)
     assert value["RR@10"] == pytest.approx(sum(1 / i for i in range(1, 11)) / 20_000)

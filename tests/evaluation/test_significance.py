@@ -95,8 +95,7 @@ def test_p_is_uniform_when_nothing_differs() -> None:
     """Under the null hypothesis a test at 0.2 rejects about a fifth of the time."""
     rng = np.random.default_rng(5)
     rejected = [
-        paired_test(rng.random(30), rng.random(30), permutations=200, resamples=10).p <= 0.2
-        for _ in range(400)
+        paired_test(rng.random(30), rng.random(30), permutations=200, resamples=10).p <= 0.2 for _ in range(400)
     ]
     assert 0.13 <= np.mean(rejected) <= 0.27
 

@@ -16,9 +16,7 @@ from callslip.corpus.documents import Query
 from callslip.errors import BadSetting
 from callslip.evaluation.typos import NEIGHBOURS, WORD, typo_queries, with_typos
 
-words = st.text("abcXYZéß", min_size=1, max_size=9) | st.sampled_from(
-    ["aaaa", "12345", "naïve", "a_b_c_d", "x1y2z3w4"]
-)
+words = st.text("abcXYZéß", min_size=1, max_size=9) | st.sampled_from(["aaaa", "12345", "naïve", "a_b_c_d", "x1y2z3w4"])
 texts = st.lists(words, max_size=8).map(" ".join)
 
 

@@ -89,7 +89,8 @@ def test_interrupted_run_goes_on(tmp_path, monkeypatch):
         "UPDATE vectors SET vector = 7 WHERE rowid = 5",
         "UPDATE vectors SET checksum = checksum + 1 WHERE rowid = 5",
         # A sound vector under another text's key.
-        "UPDATE vectors SET (vector, checksum) = (SELECT vector, checksum FROM vectors WHERE rowid = 6) WHERE rowid = 5",
+        "UPDATE vectors AS a SET (vector, checksum) = (SELECT vector, checksum FROM vectors WHERE rowid = 6)"
+        " WHERE a.rowid = 5",
     ],
 )
 def test_damaged_rows_are_encoded_again(tmp_path, damage):
