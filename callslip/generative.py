@@ -62,6 +62,9 @@ class GenerativeSettings:
     """Vectors that the decoder's cross-attention reads, made from the query's one vector."""
     dropout: float = 0.1
     """Dropout in the decoder."""
+    noise: float = 0.5
+    """Length of the random vector added to each example's unit vector in training, so that what lies near a text is
+    learned with it."""
     epochs: int = 20
     """Passes over the training texts."""
     batch_size: int = 512
@@ -72,11 +75,11 @@ class GenerativeSettings:
     """Weight decay of AdamW."""
     beam: int = 50
     """Codes kept while writing; it grows by itself when k hits need more."""
-    ranking: Literal["bucket", "sum", "union"] = "bucket"
+    ranking: Literal["bucket", "sum", "union"] = "sum"
     """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `sum` adds
     the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
     buckets by similarity alone."""
-    similarity_weight: float = 40.0
+    similarity_weight: float = 60.0
     """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
     seed: int = 0
     """Random seed of codes, weights and batches."""
@@ -88,6 +91,7 @@ class GenerativeRetriever(Retriever):
     """Writes codes for a query, and returns the documents that bear them."""
 
     Settings = GenerativeSettings
+    search_settings = frozenset({"beam", "ranking", "similarity_weight", "backend", "device"})
     settings: GenerativeSettings
     identifiers: Identifiers
     vectors: np.ndarray
@@ -164,8 +168,10 @@ class GenerativeRetriever(Retriever):
             x, y = torch.from_numpy(examples), torch.from_numpy(codes.astype(np.int64))
 
             def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
-                code = y[rows].to(device)
-                return {"generation": code_cross_entropy(self.model(x[rows].to(device), code), code)}
+                query, code = x[rows].to(device), y[rows].to(device)
+                if s.noise:
+                    query = query + s.noise * torch.randn_like(query) / query.shape[1] ** 0.5
+                return {"generation": code_cross_entropy(self.model(query, code), code)}
 
             self.log = train(
                 self.model,

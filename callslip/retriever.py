@@ -8,7 +8,7 @@ the same for all methods (documents, deletions, filters, the saved folder) is he
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -42,6 +42,10 @@ class Retriever:
     Settings: ClassVar[type] = object
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Named sets of settings for `--preset`; a method may have `quick` and `paper`."""
+    reads_histories: ClassVar[bool] = False
+    """Whether a query may be a history of items instead of a text."""
+    search_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings that act when searching, so that they can be changed without fitting again."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         self.settings = settings if settings is not None else self.Settings()
@@ -96,6 +100,11 @@ class Retriever:
         """Search many queries at once; the same hits as one by one, faster."""
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
         documents = self._fitted()
+        if not self.reads_histories and any(query.history and not query.text for query in asked):
+            raise Unsupported(
+                f"{self.method} searches by text, and this query is a history of items without any",
+                "Give the query a text, or use a method that reads histories.",
+            )
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
         mask = self.mask(filter)
@@ -104,6 +113,18 @@ class Retriever:
             return [Hits() for _ in asked]
         found = self._search(asked, min(k, possible), mask, explain)
         return [self._hits(one, k) for one in found]
+
+    def adjust(self, values: Mapping[str, Any]) -> Self:
+        """Change settings that act when searching, such as the beam, without fitting again."""
+        for name in values:
+            if name in settings_of.to_dict(self.settings) and name not in self.search_settings:
+                can = ", ".join(sorted(self.search_settings)) or "none"
+                raise BadSetting(
+                    f"setting {name!r} acts when the index is fitted",
+                    f"Fit again with it. Settings of a search: {can}.",
+                )
+        self.settings = settings_of.make(self.Settings, settings_of.to_dict(self.settings) | dict(values))
+        return self
 
     def add(self, documents: Iterable[Document]) -> None:
         """Make new documents findable without fitting again, or raise `Unsupported` with the remedy."""

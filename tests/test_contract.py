@@ -184,3 +184,35 @@ class TestContract:
             quick(name).search("x")
         with pytest.raises(BadSetting, match="k is 0"):
             fitted(name).search("x", k=0)
+
+    def test_search_settings_can_be_changed_and_others_not(self, name, saved):
+        index = api.load(saved(name))
+        for setting in type(index).search_settings:
+            index.adjust({setting: getattr(index.settings, setting)})
+        fixed = {field.name for field in dataclasses.fields(index.settings)} - type(index).search_settings
+        with pytest.raises(BadSetting, match="Fit again"):
+            index.adjust({sorted(fixed)[0]: 1})
+        with pytest.raises(CallslipError, match="unknown setting"):
+            index.adjust({"nonsense": 1})
+
+
+@pytest.mark.parametrize("ranking", ["bucket", "sum", "union"])
+def test_the_three_rankings_order_the_same_documents(fitted, saved, small_corpus, ranking):
+    """All documents of the beam come back whatever the ranking; only their order differs, each by its own rule."""
+    index = api.load(saved("dsi-semantic")).adjust({"ranking": ranking, "similarity_weight": 7.0})
+    for query in questions(small_corpus)[:10]:
+        hits = index.search(query, k=40, explain=True)
+        assert set(hits.doc_ids) == set(small_corpus.doc_ids)
+        code = [hit.why["code_score"] for hit in hits]
+        near = [hit.why["similarity"] for hit in hits]
+        rule = {
+            "bucket": list(zip(code, near, strict=True)),
+            "sum": [c + 7.0 * n for c, n in zip(code, near, strict=True)],
+            "union": near,
+        }[ranking]
+        assert rule == sorted(rule, reverse=True)
+
+
+def test_a_history_without_text_is_refused_by_methods_that_read_text(fitted):
+    with pytest.raises(Unsupported, match="history"):
+        fitted("bm25").search(Query("u1", "", history=("a", "b")))

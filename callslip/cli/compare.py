@@ -51,7 +51,7 @@ def compare(
             f"{report.timings['search_ms_per_query']:.1f} ms a query"
         ),
     )
-    typer.echo(comparison.to_markdown())
+    options.show_comparison(comparison)
     if out is not None:
         comparison.save(out)
         options.say(f"wrote {out}")

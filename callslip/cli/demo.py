@@ -48,8 +48,9 @@ def demo(
         options.say(f"  done in {retriever.fit_seconds:.0f} s; searching the test questions")
         reports[retriever.method] = api.evaluate(retriever, corpus)
     index.save(out)
-    comparison = Comparison(reports, baseline="bm25")
-    typer.echo(f"\n{comparison.to_markdown()}\n")
+    typer.echo()
+    options.show_comparison(Comparison(reports, baseline="bm25"))
+    typer.echo()
     for question in EXAMPLES:
         typer.secho(f"“{question}”", bold=True)
         for hit in index.search(question, k=3):

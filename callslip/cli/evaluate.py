@@ -18,6 +18,7 @@ def evaluate(
     measures: options.MeasuresOption = None,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Hits per query.")] = 100,
     typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
+    set_: options.SearchSetOption = None,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
     items: options.ItemsOption = None,
@@ -30,12 +31,11 @@ def evaluate(
     """Measure a saved index on the judged queries of a corpus."""
     from rich.console import Console
 
-    from callslip.api import load
     from callslip.evaluation.evaluate import evaluate_with_run
     from callslip.evaluation.measures import DEFAULT_MEASURES
     from callslip.evaluation.runs import write_run
 
-    retriever = load(index)
+    retriever = options.open_index(index, set_)
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     report, found = evaluate_with_run(
         retriever, data, split=split, measures=measures or DEFAULT_MEASURES, depth=depth, typos=typos

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
+    from callslip.evaluation.comparison import Comparison
+    from callslip.retriever import Retriever
 
 CorpusArgument = Annotated[
     str,
@@ -30,6 +33,9 @@ ColumnOption = Annotated[
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Skip and count bad lines instead of stopping.")]
 PresetOption = Annotated[str | None, typer.Option("--preset", help="A named set of settings: quick or paper.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="key=value, any setting of the method; repeatable.")]
+SearchSetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, a setting that acts when searching, e.g. beam=100.")
+]
 MeasuresOption = Annotated[str | None, typer.Option("--measures", help="ir-measures names, e.g. 'nDCG@10 R@100'.")]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
@@ -63,6 +69,24 @@ def read_corpus(
         for example in corpus.skipped.examples[:3]:
             say(f"  {example}")
     return corpus
+
+
+def open_index(path: Path, assignments: list[str] | None) -> Retriever:
+    """Load an index, with its search settings changed as `--set` says."""
+    from callslip.api import load
+    from callslip.settings import parse_assignments
+
+    return load(path).adjust(parse_assignments(assignments or []))
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """A table for the eye on a terminal, Markdown elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(comparison)
+    else:
+        typer.echo(comparison.to_markdown())
 
 
 def say(text: str) -> None:

@@ -24,15 +24,15 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, help="How many hits.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per query.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show why each hit was found.")] = False,
+    set_: options.SearchSetOption = None,
     where: Annotated[
         list[str] | None, typer.Option("--where", help="field=value[,value]: only such documents.")
     ] = None,
 ) -> None:
     """Search a saved index."""
-    from callslip.api import load
     from callslip.search.filters import parse_where
 
-    retriever = load(index)
+    retriever = options.open_index(index, set_)
     filter = parse_where(where or [])
     queries = [text] if text is not None else [line.strip() for line in sys.stdin if line.strip()]
     for query, hits in zip(queries, retriever.search_batch(queries, k, filter, explain), strict=True):

@@ -95,11 +95,12 @@ class Corpus:
         return {qid: self.queries[qid] for qid in judgements}, judgements
 
     def pairs(self, split: str = "train") -> list[Pair]:
-        """(query, relevant document) pairs of a split, in a fixed order."""
+        """(query, relevant document) pairs of a split, in a fixed order. Queries without text (histories) give none."""
         queries, judgements = self.split(split)
         return [
             Pair(queries[qid].text, doc_id)
             for qid, grades in judgements.items()
+            if queries[qid].text
             for doc_id, grade in grades.items()
             if grade > 0
         ]

@@ -41,6 +41,7 @@ class Dense(Retriever):
     """Ranks documents by the inner product of their vectors with the query's."""
 
     Settings = DenseSettings
+    search_settings = frozenset({"effort", "backend"})
     settings: DenseSettings
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:

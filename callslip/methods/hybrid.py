@@ -37,6 +37,7 @@ class Hybrid(Retriever):
     """Ranks a document by the sum of 1 / (constant + rank) over the parts that found it."""
 
     Settings = HybridSettings
+    search_settings = frozenset({"constant", "depth"})
     settings: HybridSettings
 
     def __init__(self, settings: Any = None, *, method: str = "", parts: list[Retriever] | None = None) -> None:

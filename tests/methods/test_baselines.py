@@ -1,0 +1,115 @@
+"""BM25, dense and fusion against plain loops and a second library."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.errors import BadSetting, UnknownName
+from callslip.methods import make
+from callslip.methods.hybrid import Hybrid
+from callslip.retriever import best_rows
+from callslip.search.filters import Filter
+
+WORDS = ["whale", "ship", "mast", "sail", "storm", "harbour"]
+
+
+def naive_bm25(documents: list[list[str]], query: list[str], k1: float, b: float) -> list[float]:
+    """Lucene's BM25, word by word: idf = ln(1 + (N - n + 0.5) / (n + 0.5))."""
+    mean = sum(map(len, documents)) / len(documents)
+    scores = []
+    for words in documents:
+        counts, score = Counter(words), 0.0
+        for word in query:
+            n = sum(word in other for other in documents)
+            idf = math.log(1 + (len(documents) - n + 0.5) / (n + 0.5))
+            tf = counts[word]
+            score += idf * tf / (tf + k1 * (1 - b + b * len(words) / mean))
+        scores.append(score)
+    return scores
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), min_size=2, max_size=8),
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3, unique=True),
+)
+def test_bm25_equals_the_formula(documents, query):
+    corpus = Corpus([Document(str(row), " ".join(words)) for row, words in enumerate(documents)])
+    for name, k1, b in (("bm25", 0.9, 0.4), ("bm25-classic", 1.5, 0.75)):
+        index = make(name, {"language": "none", "stopwords": "none"}).fit(corpus)
+        truth = naive_bm25(documents, query, k1, b)
+        hits = index.search(" ".join(query), k=len(documents))
+        assert {hit.doc_id for hit in hits} == {str(row) for row, score in enumerate(truth) if score > 0}
+        for hit in hits:
+            assert hit.score == pytest.approx(truth[int(hit.doc_id)], abs=1e-4)
+
+
+def test_bm25_explains_its_score_word_by_word(small_corpus):
+    index = make("bm25").fit(small_corpus)
+    for hit in index.search("violin with the mark music5", k=5, explain=True):
+        assert sum(hit.why["words"].values()) == pytest.approx(hit.score, abs=1e-4)
+
+
+def test_bm25_with_an_unknown_formula(small_corpus):
+    with pytest.raises(BadSetting, match="formula"):
+        make("bm25", {"formula": "bm99"}).fit(small_corpus)
+
+
+def test_dense_equals_sorting_all_inner_products(small_corpus):
+    index = make("dense", {"encoder": "scratch"}).fit(small_corpus)
+    for text in ("violin music3", "the nile", ""):
+        scores = index.vectors @ index.encoder.encode([text])[0]
+        order = sorted(range(len(scores)), key=lambda row: (-scores[row], row))[:10]
+        hits = index.search(text, k=10)
+        np.testing.assert_allclose(hits.scores, scores[order], atol=1e-6)
+        assert set(hits.doc_ids) == {small_corpus.documents[row].doc_id for row in order}
+
+
+def test_faiss_finds_what_exact_search_finds(small_corpus):
+    exact = make("dense", {"encoder": "scratch"}).fit(small_corpus)
+    graph = make("dense", {"encoder": "scratch", "index": "faiss"}).fit(small_corpus)
+    only = Filter(where={"topic": "river"})
+    for text in ("violin music3", "the nile river5"):
+        assert graph.search(text, k=5).doc_ids == exact.search(text, k=5).doc_ids
+        assert graph.search(text, k=5, filter=only).doc_ids == exact.search(text, k=5, filter=only).doc_ids
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14), st.data())
+def test_best_rows_equals_sorting(scores, k, data):
+    mask = data.draw(st.none() | st.lists(st.booleans(), min_size=len(scores), max_size=len(scores)))
+    allowed = [row for row in range(len(scores)) if mask is None or mask[row]]
+    truth = sorted(allowed, key=lambda row: (-scores[row], row))[:k]
+    found = best_rows(np.array(scores, dtype=np.float32), k, None if mask is None else np.array(mask, dtype=bool))
+    assert found.tolist() == truth
+
+
+def test_fusion_equals_the_formula(small_corpus):
+    bm25, dense = make("bm25"), make("dense", {"encoder": "scratch"})
+    fused = Hybrid(parts=[bm25, dense]).fit(small_corpus)
+    assert fused.settings.parts == ("bm25", "dense")
+    query = "violin with the mark music5"
+    truth: Counter[str] = Counter()
+    for part in (bm25, dense):
+        for hit in part.search(query, k=100):
+            truth[hit.doc_id] += 1 / (60 + hit.rank)
+    hits = fused.search(query, k=40, explain=True)
+    assert {hit.doc_id: pytest.approx(hit.score) for hit in hits} == dict(truth)
+    assert hits[0].why["ranks"]["bm25"] == [h.doc_id for h in bm25.search(query, 40)].index(hits[0].doc_id) + 1
+
+
+def test_settings_reach_the_parts_of_a_fusion():
+    fused = make("bm25+dense", {"dense.encoder": "scratch", "bm25.k1": 2.0, "constant": 10})
+    assert fused.parts[0].settings.k1 == 2.0
+    assert fused.parts[1].settings.encoder == "scratch"
+    assert fused.settings.constant == 10
+    with pytest.raises(UnknownName, match="part of the hybrid"):
+        make("bm25+dense", {"dsi-semantic.epochs": 3})
+    with pytest.raises(BadSetting, match="at least two"):
+        make("hybrid", {"parts": "bm25"})
