@@ -44,7 +44,8 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
     corpus = manifest.get("corpus", {})
     typer.echo(
         f"{path}: {manifest['method']}, {corpus.get('documents', '?')} documents of {corpus.get('name', '?')}, "
-        f"fitted in {manifest.get('fit_seconds', 0):.0f} s"
+        f"fitted in {manifest.get('fit_seconds', 0):.0f} s",
+        err=True,  # standard output is for the figures
     )
     places = sorted(p.parent for p in path.rglob("codes.npy"))
     if not places:

@@ -69,7 +69,8 @@ def _uniqueness(quality: Quality) -> list[Finding]:
 def _giant_bucket(quality: Quality) -> list[Finding]:
     size, share = quality.bucket_max, quality.bucket_max / quality.documents
     expected = quality.documents / min(quality.documents, quality.capacity)
-    if size < 10 or size <= 4 * expected:
+    most = share > 0.5  # then codes tell nothing, however few were meant to be
+    if size < 10 or (size <= 4 * expected and not most):
         return []
     problem = f"one code holds {size} documents ({share:.1%} of all; {quality.bucket_mean:.1f} is the mean)"
     remedy = "Use balanced clusters (constrained k-means, Sinkhorn), and look for duplicate or empty texts in it."

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.errors import BadSetting
+from callslip.errors import BadSetting, UnknownName
 from callslip.retriever import Found, Retriever, best_rows
 
 
@@ -22,8 +22,8 @@ class BM25Settings:
     """How soon repeated words stop counting. 0.9 with b=0.4 is the habit of Lucene's users, 1.5 with 0.75 of others."""
     b: float = 0.4
     """How much long documents are held back, from 0 (not at all) to 1."""
-    formula: str = "lucene"
-    """The variant of the formula: lucene, robertson, atire, bm25l or bm25+."""
+    formula: Literal["lucene", "robertson", "atire", "bm25l", "bm25+"] = "lucene"
+    """The variant of the formula."""
     language: str = "english"
     """Snowball stemmer; `none` leaves words as they are."""
     stopwords: str = "en"
@@ -43,10 +43,7 @@ class BM25(Retriever):
         import bm25s
 
         s = self.settings
-        try:
-            self._bm25 = bm25s.BM25(k1=s.k1, b=s.b, method=s.formula)
-        except ValueError as error:
-            raise BadSetting(f"setting 'formula': {error}") from None
+        self._bm25 = bm25s.BM25(k1=s.k1, b=s.b, method=s.formula)
         tokens = self._tokenize(texts)
         # bm25s cannot index a corpus without a single word; one that nobody can type stands in.
         if not any(tokens):
@@ -59,14 +56,18 @@ class BM25(Retriever):
 
         logging.getLogger("bm25s").setLevel(logging.WARNING)
         s = self.settings
-        stemmer = None if s.language == "none" else Stemmer.Stemmer(s.language)
-        return bm25s.tokenize(
-            texts,
-            stopwords=None if s.stopwords == "none" else s.stopwords,
-            stemmer=stemmer,
-            return_ids=False,
-            show_progress=False,
-        )
+        if s.language != "none" and s.language not in Stemmer.algorithms():
+            raise UnknownName("stemmer language", s.language, ["none", *Stemmer.algorithms()])
+        try:
+            return bm25s.tokenize(
+                texts,
+                stopwords=None if s.stopwords == "none" else s.stopwords,
+                stemmer=None if s.language == "none" else Stemmer.Stemmer(s.language),
+                return_ids=False,
+                show_progress=False,
+            )
+        except ValueError as error:
+            raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         found = []

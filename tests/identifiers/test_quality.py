@@ -182,3 +182,8 @@ class TestDoctor:
         figures = measure(keyword_codes(texts, 3, str.split).codes)
         assert verdict(diagnose(figures)) == "usable"  # as numbers they would be too uneven
         assert verdict(diagnose(figures, words=True)) == "healthy"
+
+
+def test_one_code_for_everything_is_ill_however_small_the_code_space():
+    figures = measure(np.zeros((50, 2), dtype=np.int32))
+    assert verdict(diagnose(figures)) == "ill"

@@ -57,9 +57,13 @@ def test_bm25_explains_its_score_word_by_word(small_corpus):
         assert sum(hit.why["words"].values()) == pytest.approx(hit.score, abs=1e-4)
 
 
-def test_bm25_with_an_unknown_formula(small_corpus):
+def test_bm25_with_unknown_names(small_corpus):
     with pytest.raises(BadSetting, match="formula"):
-        make("bm25", {"formula": "bm99"}).fit(small_corpus)
+        make("bm25", {"formula": "bm99"})
+    with pytest.raises(UnknownName, match="klingon"):
+        make("bm25", {"language": "klingon"}).fit(small_corpus)
+    with pytest.raises(BadSetting, match="stopwords"):
+        make("bm25", {"stopwords": "xx"}).fit(small_corpus)
 
 
 def test_dense_equals_sorting_all_inner_products(small_corpus):
