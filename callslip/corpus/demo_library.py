@@ -46,7 +46,7 @@ MODULES = tuple(_MODULES.split())
 _HIDDEN = """
 asyncio.BaseProtocol asyncio.BaseTransport asyncio.BufferedProtocol asyncio.DatagramTransport
 asyncio.ReadTransport asyncio.SelectorEventLoop asyncio.SubprocessTransport asyncio.Transport
-asyncio.WriteTransport decimal.Context logging.config.BaseConfigurator logging.config.DictConfigurator
+asyncio.WriteTransport decimal.Context inspect.getfile logging.config.BaseConfigurator logging.config.DictConfigurator
 logging.config.dictConfigClass socket.SocketType sys.breakpointhook sys.displayhook sys.excepthook
 sys.unraisablehook threading.excepthook unicodedata.UCD unittest.mock.NonCallableMock
 urllib.request.FancyURLopener urllib.request.URLopener warnings.formatwarning warnings.showwarning
@@ -144,8 +144,7 @@ def _defined_in(module_name: str, thing: Any) -> bool:
 
 def _kind(thing: Any) -> str | None:
     """class, function, or None for what is neither: constants, submodules, what other packages put there."""
-    home = getattr(thing, "__module__", None)
-    if isinstance(home, str) and home.partition(".")[0] not in sys.stdlib_module_names:
+    if _foreign(thing):
         return None
     if isinstance(thing, type):
         return "class"
@@ -154,6 +153,12 @@ def _kind(thing: Any) -> str | None:
     if type(thing).__module__ == "typing" and type(thing).__name__.endswith("SpecialForm"):
         return "class"
     return None
+
+
+def _foreign(thing: Any) -> bool:
+    """Whether another package put it there: transformers adds methods to `logging.Logger`, for one."""
+    home = getattr(_unwrap(thing), "__module__", None)
+    return isinstance(home, str) and home.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _methods(owner: Entry, public: set[type]) -> Iterator[Entry]:
@@ -167,7 +172,7 @@ def _methods(owner: Entry, public: set[type]) -> Iterator[Entry]:
             continue
         for name in names:
             thing = vars(base)[name]
-            if not inspect.isroutine(thing) and not isinstance(thing, (classmethod, staticmethod)):
+            if _foreign(thing) or not (inspect.isroutine(thing) or isinstance(thing, (classmethod, staticmethod))):
                 continue
             if any(_same_doc(thing, vars(other).get(name)) for other in mro[depth + 1 :] if other in public):
                 continue  # an override that repeats its base's words

@@ -307,3 +307,12 @@ def test_the_check_against_typeshed_can_tell() -> None:
     assert not _known((3, 11), "pathlib.Path.walk") and not _known((3, 11), "itertools.batched")
     assert not _known((3, 14), "pkgutil.find_loader") and not _known((3, 13), "imp.reload")
     assert not _known((3, 13), "str.no_such_method") and not _known((3, 13), "no_such_builtin")
+
+
+def test_packages_that_patch_the_library_do_not_change_it(corpus: Corpus) -> None:
+    """torch replaces inspect.getfile, and transformers adds methods to logging.Logger."""
+    code = (
+        "import torch, transformers; from callslip.corpus.demo import demo_corpus; "
+        "print(demo_corpus().fingerprint()['sha256'])"
+    )
+    assert _python(code).stdout.strip() == corpus.fingerprint()["sha256"]
