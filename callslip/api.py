@@ -71,11 +71,13 @@ def compare(
     """
     import dataclasses
 
-    from callslip.errors import UnknownName
+    from callslip.errors import BadSetting, UnknownName
     from callslip.evaluation.comparison import Comparison
 
     data = as_corpus(corpus)
     names = list(dict.fromkeys(methods))
+    if not names:
+        raise BadSetting("no methods to compare", "Name some: --methods bm25,dense.")
     retrievers = {name: make(name, preset=None) for name in names}  # a misspelt name fails before hours of work
     known = {field.name for r in retrievers.values() for field in dataclasses.fields(r.settings)}
     for setting in settings or {}:

@@ -20,7 +20,7 @@ def best_device(device: str | None = None) -> torch.device:
             return torch.device(device)
         except (RuntimeError, AssertionError, NotImplementedError, ValueError):
             raise BadSetting(
-                f"there is no device {device!r} here", "Use cpu, cuda or mps, or none for the best."
+                f"there is no device {device!r} here", "Use one that this machine has, or none for the best there is."
             ) from None
     if torch.cuda.is_available():
         return torch.device("cuda")

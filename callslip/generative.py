@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
-from callslip.errors import Unsupported
+from callslip.errors import BadSetting, Unsupported
 from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
 from callslip.search import buckets
+from callslip.settings import check_range
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +86,12 @@ class GenerativeSettings:
     """Random seed of codes, weights and batches."""
     device: str | None = None
     """cpu, cuda, mps; none is the best there is."""
+
+    def __post_init__(self) -> None:
+        check_range(self, decoder_width=1, decoder_layers=1, decoder_heads=1, memory_slots=1, batch_size=1, beam=1)
+        check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
+        if self.dropout >= 1:
+            raise BadSetting(f"setting 'dropout' is {self.dropout}", "Use less than 1.")
 
 
 class GenerativeRetriever(Retriever):

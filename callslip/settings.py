@@ -129,13 +129,24 @@ def _convert_plain(value: Any, hint: Any) -> Any:
     return hint(value) if hint is not Any else value
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, str]:
+def check_range(settings: Any, **least: float) -> None:
+    """Refuse numbers below what makes sense, before any work is done."""
+    for name, lowest in least.items():
+        value = getattr(settings, name)
+        if value is not None and value < lowest:
+            raise BadSetting(f"setting {name!r} is {value}", f"Use {lowest:g} or more.")
+
+
+def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str, str]:
     """`["epochs=5", "width=64"]` -> `{"epochs": "5", "width": "64"}`."""
     values = {}
     for assignment in assignments:
         name, sign, value = assignment.partition("=")
         if not sign or not name.strip():
-            raise BadSetting(f"cannot read --set {assignment!r}", "Write it as key=value, for example --set epochs=5.")
+            example = "epochs=5" if option == "--set" else "text=body"
+            raise BadSetting(
+                f"cannot read {option} {assignment!r}", f"Write it as key=value, for example {option} {example}."
+            )
         values[name.strip()] = value.strip()
     return values
 

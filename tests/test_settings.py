@@ -115,3 +115,19 @@ def test_unknown_methods_and_presets():
         make("bm25+nothing")
     with pytest.raises(BadSetting, match="preset"):
         make("bm25", preset="huge")
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("dsi-semantic", {"dropout": 3}),
+        ("dsi-semantic", {"batch_size": 0}),
+        ("dsi-semantic", {"epochs": -1}),
+        ("dsi-semantic", {"beam": 0}),
+        ("bm25", {"k1": -5}),
+        ("bm25", {"b": 2}),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_before_any_work(method, values):
+    with pytest.raises(BadSetting, match=next(iter(values))):
+        make(method, values)

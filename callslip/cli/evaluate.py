@@ -43,6 +43,7 @@ def evaluate(
     if retriever.corpus_fingerprint.get("sha256") != report.dataset.get("sha256"):
         report.notes.append("The index was fitted on other data than this corpus (their fingerprints differ).")
     if run is not None:
+        run.parent.mkdir(parents=True, exist_ok=True)
         write_run(found, run, tag=retriever.method)
     if json_ is not None:
         report.save(json_)

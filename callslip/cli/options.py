@@ -59,13 +59,13 @@ def read_corpus(
         queries=queries,
         qrels=qrels,
         items=items,
-        columns=parse_assignments(columns) if columns else None,
+        columns=parse_assignments(columns, "--column") if columns else None,
         skip_bad=skip_bad,
     )
     splits = ", ".join(f"{len(judged):,} {split}" for split, judged in corpus.judgements.items())
     say(f"{corpus.name}: {len(corpus):,} documents" + (f", judged queries: {splits}" if splits else ""))
     if corpus.skipped.count:
-        say(f"skipped {corpus.skipped.count:,} bad lines, such as:")
+        say(f"skipped {corpus.skipped.count:,} bad line{'s' * (corpus.skipped.count != 1)}, such as:")
         for example in corpus.skipped.examples[:3]:
             say(f"  {example}")
     return corpus

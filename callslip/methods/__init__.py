@@ -32,7 +32,7 @@ METHODS: dict[str, Method] = {
     "bm25-classic": Method("bm25:BM25", "words in common, k1=1.5 b=0.75", {"k1": 1.5, "b": 0.75}),
     "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
     "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
-    "dsi-semantic": Method("dsi:DSI", "codes by hierarchical k-means, a decoder that writes them (the default)"),
+    "dsi-semantic": Method("dsi:DSI", "codes by hierarchical k-means, a decoder that writes them"),
     "dsi-random": Method("dsi:DSI", "the control: the same decoder, random codes", {"codes": "random"}),
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),

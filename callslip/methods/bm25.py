@@ -12,6 +12,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, UnknownName
 from callslip.retriever import Found, Retriever, best_rows
+from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class BM25Settings:
     """Snowball stemmer; `none` leaves words as they are."""
     stopwords: str = "en"
     """List of words to ignore, as bm25s names it; `none` keeps them all."""
+
+    def __post_init__(self) -> None:
+        check_range(self, k1=0, b=0)
+        if self.b > 1:
+            raise BadSetting(f"setting 'b' is {self.b}", "Use 0 to 1.")
 
 
 class BM25(Retriever):

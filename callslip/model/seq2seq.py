@@ -45,7 +45,9 @@ class CodeWriter(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise BadSetting(f"decoder width {width} is not a multiple of {heads} heads", "Change width or heads.")
+            raise BadSetting(
+                f"decoder width {width} is not a multiple of {heads} heads", "Change decoder_width or decoder_heads."
+            )
         self.widths = tuple(int(w) for w in widths)
         self.with_end = with_end
         self.slots = memory_slots

@@ -59,8 +59,24 @@ def check_writable(target: str | Path) -> None:
     target = Path(target)
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).exists():
         raise CallslipError(f"{target} is a folder with other files in it", "Choose a new or empty folder.")
+    if (target / MANIFEST).is_file() and (foreign := _foreign_files(target)):
+        raise CallslipError(
+            f"{target} holds an index and another file, {foreign[0]}, which replacing the index would delete",
+            "Move it away, or choose another folder.",
+        )
     if target.exists() and not target.is_dir():
         raise CallslipError(f"{target} is a file", "Choose a folder.")
+
+
+def _foreign_files(folder: Path) -> list[str]:
+    """Files in an index's folder that are not the index's."""
+    try:
+        known = set(json.loads((folder / MANIFEST).read_bytes())["files"]) | {MANIFEST}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        known = {MANIFEST}
+    return sorted(
+        name for p in folder.rglob("*") if p.is_file() and (name := p.relative_to(folder).as_posix()) not in known
+    )
 
 
 def _seal(folder: Path, manifest: dict[str, Any]) -> None:

@@ -166,6 +166,7 @@ def test_recipes(data, tmp_path):
         (["fit", "demo", "--set", "epochs=many", "--out", "x"], ["epochs", "many"]),
         (["fit", "demo", "--preset", "huge", "--out", "x"], ["huge", "quick"]),
         (["compare", "demo", "--methods", "bm25,nope"], ["nope"]),
+        (["compare", "demo", "--methods", ","], ["no methods"]),
         (["inspect", "nowhere"], ["nowhere"]),
         (["methods", "nope"], ["nope"]),
     ],

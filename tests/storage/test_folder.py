@@ -109,3 +109,10 @@ def test_not_an_index(tmp_path):
         read_manifest(tmp_path)
     with pytest.raises(NotAnIndex):
         read_manifest(tmp_path / "nowhere")
+
+
+def test_a_strangers_file_in_an_index_folder_is_not_deleted(saved):
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(CallslipError, match=r"notes\.txt"), writing(saved, ABOUT):
+        pass
+    assert (saved / "notes.txt").read_text() == "mine"
