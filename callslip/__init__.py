@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from callslip.retriever import Retriever
     from callslip.search.filters import Filter
     from callslip.search.hits import Hit, Hits
+    from callslip.search.ranges import Range
 
 _WHERE = {
     "fit": "callslip.api",
@@ -37,6 +38,7 @@ _WHERE = {
     "Hit": "callslip.search.hits",
     "Hits": "callslip.search.hits",
     "Hybrid": "callslip.methods.hybrid",
+    "Range": "callslip.search.ranges",
     "Retriever": "callslip.retriever",
     "CallslipError": "callslip.errors",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "Hits",
     "Hybrid",
     "Query",
+    "Range",
     "Retriever",
     "__version__",
     "compare",

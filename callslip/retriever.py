@@ -18,8 +18,9 @@ import numpy as np
 from callslip import settings as settings_of
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, Unsupported
-from callslip.search.filters import Filter
+from callslip.search.filters import Filter, group_by_filter
 from callslip.search.hits import Hit, Hits
+from callslip.search.masks import Masks
 from callslip.storage import documents as stored
 from callslip.storage import folder as saved
 
@@ -55,6 +56,7 @@ class Retriever:
         self._documents: stored.Documents | None = None
         self._alive = np.zeros(0, dtype=bool)
         self._row_of: dict[str, int] | None = None
+        self._masks: Masks | None = None
 
     # What a subclass fills in.
 
@@ -95,11 +97,15 @@ class Retriever:
         return self.search_batch([query], k, filter, explain)[0]
 
     def search_batch(
-        self, queries: Iterable[str | Query], k: int = 10, filter: Filter | None = None, explain: bool = False
+        self,
+        queries: Iterable[str | Query],
+        k: int = 10,
+        filter: Filter | Sequence[Filter | None] | None = None,
+        explain: bool = False,
     ) -> list[Hits]:
-        """Search many queries at once; the same hits as one by one, faster."""
+        """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query."""
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
-        documents = self._fitted()
+        self._fitted()
         if not self.reads_histories and any(query.history and not query.text for query in asked):
             raise Unsupported(
                 f"{self.method} searches by text, and this query is a history of items without any",
@@ -107,12 +113,16 @@ class Retriever:
             )
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
-        mask = self.mask(filter)
-        possible = len(documents) if mask is None else int(mask.sum())
-        if not asked or not possible:
-            return [Hits() for _ in asked]
-        found = self._search(asked, min(k, possible), mask, explain)
-        return [self._hits(one, k) for one in found]
+        hits = [Hits() for _ in asked]
+        # All masks before any search: a mistake in the last filter should not cost the work of the others.
+        groups = [(self.mask(one), numbers) for one, numbers in group_by_filter(filter, len(asked))]
+        for mask, numbers in groups:
+            possible = len(self._alive) if mask is None else int(np.count_nonzero(mask))
+            if possible and numbers:
+                found = self._search([asked[number] for number in numbers], min(k, possible), mask, explain)
+                for number, one in zip(numbers, found, strict=True):
+                    hits[number] = self._hits(one, k)
+        return hits
 
     def adjust(self, values: Mapping[str, Any]) -> Self:
         """Change settings that act when searching, such as the beam, without fitting again."""
@@ -150,9 +160,9 @@ class Retriever:
         for doc_id in wanted:
             if doc_id not in known:
                 raise CallslipError(f"there is no document {doc_id!r} in the index")
-        for doc_id in wanted:
-            self._alive[known[doc_id]] = False
-        self._row_of = None
+        for doc_id in dict.fromkeys(wanted):
+            self._alive[known.pop(doc_id)] = False
+        self._masks_of_documents().forget()
 
     def save(self, path: str | Path) -> None:
         """Write the index into one folder, whole or not at all."""
@@ -189,15 +199,17 @@ class Retriever:
         }
 
     def mask(self, filter: Filter | None) -> np.ndarray | None:
-        """Rows that may be returned: not deleted, and accepted by the filter. None means every row."""
-        if filter is None:
-            return None if self._alive.all() else self._alive
-        return self._alive & filter.mask(self._fitted())
+        """Rows that may be returned: not deleted, and accepted by the filter. None means every row.
+
+        The array is read-only, and the same one for the same filter until documents are added or deleted (or until
+        many other filters came between): what is derived from it may be kept beside it.
+        """
+        return self._masks_of_documents().of(filter, self._alive, self.row_of)
 
     def row_of(self) -> dict[str, int]:
         """doc_id -> row, of the documents that are not deleted."""
         if self._row_of is None:
-            self._row_of = {d.doc_id: row for row, d in enumerate(self._fitted()) if self._alive[row]}
+            self._row_of = {doc_id: row for row, doc_id in enumerate(self._fitted().doc_ids()) if self._alive[row]}
         return self._row_of
 
     def __len__(self) -> int:
@@ -212,8 +224,14 @@ class Retriever:
             raise CallslipError("this retriever is not fitted", "Call fit(corpus) first, or load a saved index.")
         return self._documents
 
+    def _masks_of_documents(self) -> Masks:
+        if self._masks is None:
+            self._masks = Masks(self._fitted())
+        return self._masks
+
     def _remember(self, documents: stored.Documents) -> None:
         self._documents = documents
+        self._masks = None
         self._alive = np.ones(len(documents), dtype=bool)
         self._row_of = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ class Documents(Protocol):
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Document]: ...
     def rows(self, rows: Sequence[int]) -> list[Document]: ...
+    def doc_ids(self) -> Iterator[str]: ...
+    def metadata(self) -> Iterator[Mapping[str, Any]]: ...
 
 
 class MemoryDocuments:
@@ -36,6 +38,12 @@ class MemoryDocuments:
 
     def rows(self, rows: Sequence[int]) -> list[Document]:
         return [self._documents[row] for row in rows]
+
+    def doc_ids(self) -> Iterator[str]:
+        return (document.doc_id for document in self._documents)
+
+    def metadata(self) -> Iterator[Mapping[str, Any]]:
+        return (document.metadata for document in self._documents)
 
 
 class SqliteDocuments:
@@ -62,6 +70,16 @@ class SqliteDocuments:
     def rows(self, rows: Sequence[int]) -> list[Document]:
         query = "SELECT doc_id, title, text, metadata FROM documents WHERE row = ?"
         return [_document(self._connection.execute(query, (int(row),)).fetchone()) for row in rows]
+
+    # Filters ask these of every row; titles and texts, nearly all of the file's bytes, are not decoded for them.
+
+    def doc_ids(self) -> Iterator[str]:
+        for (doc_id,) in self._connection.execute("SELECT doc_id FROM documents ORDER BY row"):
+            yield doc_id
+
+    def metadata(self) -> Iterator[Mapping[str, Any]]:
+        for (metadata,) in self._connection.execute("SELECT metadata FROM documents ORDER BY row"):
+            yield json.loads(metadata) if metadata else NO_METADATA
 
     def close(self) -> None:
         self._connection.close()

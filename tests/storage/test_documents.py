@@ -30,6 +30,8 @@ def test_both_answer_alike(made, data):
         held, stored = MemoryDocuments(made), SqliteDocuments(Path(folder))
         assert len(held) == len(stored) == len(made)
         assert list(held) == list(stored) == made
+        assert list(held.doc_ids()) == list(stored.doc_ids()) == [d.doc_id for d in made]
+        assert list(held.metadata()) == list(stored.metadata()) == [d.metadata for d in made]
         if made:
             rows = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=5))
             assert held.rows(rows) == stored.rows(rows) == [made[row] for row in rows]
