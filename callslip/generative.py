@@ -23,6 +23,7 @@ from callslip.settings import check_range
 if TYPE_CHECKING:
     import torch
 
+    from callslip.identifiers.trie import Trie
     from callslip.model.encoders import Encoder
     from callslip.model.seq2seq import CodeWriter
     from callslip.search.beam import Beams
@@ -76,12 +77,18 @@ class GenerativeSettings:
     """Weight decay of AdamW."""
     beam: int = 50
     """Codes kept while writing; it grows by itself when k hits need more."""
+    decoding: Literal["beam", "exact"] = "beam"
+    """`beam` search, or the best codes of all: `exact` loses nothing to pruning, and takes longer the less sure the
+    model is. For small corpora, and to see what a beam loses."""
     ranking: Literal["bucket", "sum", "union"] = "sum"
     """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `sum` adds
     the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
     buckets by similarity alone."""
     similarity_weight: float = 60.0
     """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
+    bucket_limit: int | None = None
+    """Documents of one bucket that may come before documents of other buckets; none for no limit. The others of the
+    bucket come last, so that there are still k hits."""
     seed: int = 0
     """Random seed of codes, weights and batches."""
     device: str | None = None
@@ -89,6 +96,8 @@ class GenerativeSettings:
 
     def __post_init__(self) -> None:
         check_range(self, decoder_width=1, decoder_layers=1, decoder_heads=1, memory_slots=1, batch_size=1, beam=1)
+        if self.bucket_limit is not None:
+            check_range(self, bucket_limit=1)
         check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
         if self.dropout >= 1:
             raise BadSetting(f"setting 'dropout' is {self.dropout}", "Use less than 1.")
@@ -98,7 +107,9 @@ class GenerativeRetriever(Retriever):
     """Writes codes for a query, and returns the documents that bear them."""
 
     Settings = GenerativeSettings
-    search_settings = frozenset({"beam", "ranking", "similarity_weight", "backend", "device"})
+    search_settings = frozenset(
+        {"beam", "decoding", "ranking", "similarity_weight", "bucket_limit", "backend", "device"}
+    )
     settings: GenerativeSettings
     identifiers: Identifiers
     vectors: np.ndarray
@@ -108,6 +119,7 @@ class GenerativeRetriever(Retriever):
         super().__init__(settings, method=method)
         self._encoder: Encoder | None = None
         self.log: TrainingLog | None = None
+        self._node_masks: list[tuple[np.ndarray, Trie, list[np.ndarray]]] = []
 
     # The two stages of the default fit.
 
@@ -226,7 +238,7 @@ class GenerativeRetriever(Retriever):
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         vectors = self.encoder.encode([query.text for query in queries])
-        live = None if mask is None else self.identifiers.trie().live(mask[self.identifiers.rows])
+        live = None if mask is None else self._live(mask)
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
         while len(waiting):
@@ -243,14 +255,22 @@ class GenerativeRetriever(Retriever):
         """Let the model write its `beam` best codes for each query vector."""
         import torch
 
-        from callslip.search.beam import beam_search
+        from callslip.search.codes import best_codes
 
         device = next(self.model.parameters()).device
-        found: list[Beams] = []
-        for start in range(0, len(vectors), 64):
-            batch = torch.from_numpy(np.ascontiguousarray(vectors[start : start + 64])).to(device)
-            found += beam_search(self.model, batch, self.identifiers.trie(), beam, live)
-        return found
+        queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
+        exact = self.settings.decoding == "exact"
+        return best_codes(self.model, queries, self.identifiers.trie(), beam, live, exact=exact)
+
+    def _live(self, mask: np.ndarray) -> list[np.ndarray]:
+        """A mask of rows as masks of the trie's nodes; those of the last few masks are kept."""
+        trie = self.identifiers.trie()
+        for known, of, nodes in self._node_masks:
+            if known is mask and of is trie:
+                return nodes
+        nodes = trie.live(mask[self.identifiers.rows])
+        self._node_masks = [(mask, trie, nodes), *self._node_masks[:3]]
+        return nodes
 
     def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> Found:
         rows, beam = buckets.candidates(beams, self.identifiers, mask)
@@ -261,10 +281,8 @@ class GenerativeRetriever(Retriever):
             "sum": beams.scores[beam] + s.similarity_weight * similarity,
             "union": similarity,
         }[s.ranking]
-        # Ties (documents of one bucket, under `bucket`) go by similarity, then by row.
-        order = np.lexsort((rows, -similarity, beam if s.ranking == "bucket" else -scores))
+        order = buckets.merged(rows, beam, None if s.ranking == "bucket" else scores, similarity, s.bucket_limit)
         rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]
-        leaves = self.identifiers.trie().documents[-1][beams.nodes[beam]]
         why = None
         if explain:
             why = [
@@ -276,7 +294,7 @@ class GenerativeRetriever(Retriever):
                 }
                 for b, value in zip(beam, similarity, strict=True)
             ]
-        return Found(rows, scores, [tuple(code) for code in self.identifiers.codes[leaves]], why)
+        return Found(rows, scores, beams.codes[beam], why)
 
     # A living index.
 
@@ -306,8 +324,8 @@ class GenerativeRetriever(Retriever):
         from callslip.model.seq2seq import CodeWriter
         from callslip.training.loop import TrainingLog
 
-        self.vectors = np.load(folder / VECTORS, allow_pickle=False)
-        self.identifiers = Identifiers.load(folder)
+        self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
+        self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
         self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
         self.model = CodeWriter(**self._shape)
         self.model.load_state_dict(load_file(folder / MODEL))

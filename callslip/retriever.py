@@ -33,7 +33,7 @@ class Found:
 
     rows: Sequence[int] | np.ndarray
     scores: Sequence[float] | np.ndarray
-    codes: Sequence[tuple[int, ...]] | None = None
+    codes: Sequence[tuple[int, ...]] | np.ndarray | None = None
     why: Sequence[dict[str, Any]] | None = None
 
 

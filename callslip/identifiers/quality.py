@@ -182,7 +182,7 @@ def _measure_level(identifiers: Identifiers, level: int, width: int) -> LevelQua
     counts = usage(identifiers.codes[:, level], width)
     reach = int(counts.sum())
     if level:
-        sizes = np.diff(identifiers.trie().documents[level - 1])
+        sizes = np.diff(identifiers.trie().documents(level - 1))
         undecided = float(sizes[sizes > 1].sum() / len(identifiers))
     else:
         undecided = float(len(identifiers) > 1)

@@ -7,18 +7,17 @@ prefix groups that several methods train on; nothing has to be walked or hashed.
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from callslip.errors import BadSetting, IndexCorrupt, NotAnIndex
+from callslip.identifiers.saving import write_array, write_whole
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
@@ -81,9 +80,10 @@ class Identifiers:
     give a new one.
     """
 
-    doc_ids: list[str]
     codes: np.ndarray
     rows: np.ndarray
+    _folder: Path | None = None
+    """Where doc_ids and trie wait to be read, if the table was opened without them."""
 
     def __init__(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> None:
         names = list(doc_ids)
@@ -91,18 +91,28 @@ class Identifiers:
         if len(names) != len(array):
             raise BadSetting(f"{len(names)} doc_ids for {len(array)} codes")
         _check_doc_ids(names)
-        rows = np.lexsort(array.T[::-1]).astype(np.int64, copy=False)  # stable: equal codes keep their row order
+        rows = np.lexsort(array.T[::-1])  # stable: equal codes keep their row order
         self._set([names[row] for row in rows.tolist()], array[rows], rows)
 
-    def _set(self, doc_ids: list[str], codes: np.ndarray, rows: np.ndarray) -> None:
+    def _set(self, doc_ids: list[str] | None, codes: np.ndarray, rows: np.ndarray) -> None:
+        if len(rows) <= np.iinfo(np.int32).max:
+            rows = rows.astype(np.int32, copy=False)  # half the memory, and all that search keeps per document
         if codes.flags.writeable:
             codes.setflags(write=False)
         if rows.flags.writeable:
             rows.setflags(write=False)
-        self.doc_ids, self.codes, self.rows = doc_ids, codes, rows
+        if doc_ids is not None:
+            self.doc_ids = doc_ids
+        self.codes, self.rows = codes, rows
+
+    @cached_property
+    def doc_ids(self) -> list[str]:
+        """The corpus's own names, in sorted order."""
+        assert self._folder is not None
+        return _read_doc_ids(self._folder, len(self.rows))
 
     @classmethod
-    def _sorted(cls, doc_ids: list[str], codes: np.ndarray, rows: np.ndarray) -> Identifiers:
+    def _sorted(cls, doc_ids: list[str] | None, codes: np.ndarray, rows: np.ndarray) -> Identifiers:
         """A table from parts that are known to be sorted and valid."""
         table = cls.__new__(cls)
         table._set(doc_ids, codes, rows)
@@ -116,7 +126,7 @@ class Identifiers:
         return cls(doc_ids, pad(sequences, length))
 
     def __len__(self) -> int:
-        return len(self.doc_ids)
+        return len(self.rows)
 
     def __contains__(self, doc_id: object) -> bool:
         return doc_id in self._positions
@@ -208,7 +218,7 @@ class Identifiers:
     @property
     def unique(self) -> int:
         """How many different codes there are."""
-        return len(self._starts) - 1
+        return len(self.trie().tokens[-1])
 
     def trie(self) -> Trie:
         """The level arrays that search walks; built once."""
@@ -218,6 +228,8 @@ class Identifiers:
     def _trie(self) -> Trie:
         from callslip.identifiers.trie import Trie
 
+        if self._folder is not None and (self._folder / "trie-0-tokens.npy").is_file():
+            return Trie.load(self._folder, self.length)
         return Trie.from_sorted(self.codes)
 
     def with_added(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> Identifiers:
@@ -261,17 +273,19 @@ class Identifiers:
         return Identifiers._sorted(names, self.codes[keep], rows)
 
     def save(self, folder: str | Path) -> None:
-        """Write codes.npy, rows.npy and doc_ids.json into a folder."""
+        """Write codes.npy, rows.npy, doc_ids.json and the trie's arrays into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "codes.npy", lambda file: np.save(file, self.codes, allow_pickle=False))
-        _write(folder / "rows.npy", lambda file: np.save(file, self.rows, allow_pickle=False))
-        _write(folder / "doc_ids.json", lambda file: file.write(json.dumps(self.doc_ids).encode("ascii")))
+        doc_ids = json.dumps(self.doc_ids).encode("ascii")
+        write_whole(folder / "doc_ids.json", lambda file: file.write(doc_ids))
+        write_array(folder / "codes.npy", self.codes)
+        write_array(folder / "rows.npy", self.rows)
+        self.trie().save(folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = False, check: bool = True) -> Identifiers:
-        """Read a saved table; `mmap` leaves the codes on disk, and `check=False` does not read them all to
-        verify."""
+        """Read a saved table. `mmap` leaves the codes, rows and trie on disk until they are used, and the doc_ids
+        until they are asked for; `check=False` does not read everything to verify it."""
         folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
@@ -279,14 +293,17 @@ class Identifiers:
         mode = "r" if mmap else None
         try:
             codes = np.load(folder / "codes.npy", mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
-            rows = np.load(folder / "rows.npy", allow_pickle=False)
-            doc_ids = json.loads((folder / "doc_ids.json").read_bytes())
+            rows = np.load(folder / "rows.npy", mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
         except (ValueError, OSError, EOFError) as error:
             raise IndexCorrupt(folder, f"the table of identifiers cannot be read ({error})") from None
-        problem = _wrong_parts(doc_ids, codes, rows, check)
+        problem = _wrong_parts(codes, rows, check)
         if problem:
             raise IndexCorrupt(folder, problem)
-        return cls._sorted(doc_ids, codes, rows)
+        lazy = mmap and not check
+        table = cls._sorted(None if lazy else _read_doc_ids(folder, len(rows)), np.asarray(codes), np.asarray(rows))
+        if lazy:
+            table._folder = folder
+        return table
 
 
 def pad(sequences: Iterable[Sequence[int]], length: int | None = None) -> np.ndarray:
@@ -324,18 +341,28 @@ def _sort_keys(codes: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(shifted).view(f"S{4 * codes.shape[1]}").reshape(-1)
 
 
-def _wrong_parts(doc_ids: Any, codes: np.ndarray, rows: np.ndarray, check: bool) -> str:
-    """What is wrong with the parts of a saved table; empty if nothing is."""
+def _read_doc_ids(folder: Path, count: int) -> list[str]:
+    try:
+        doc_ids = json.loads((folder / "doc_ids.json").read_bytes())
+    except (ValueError, OSError) as error:
+        raise IndexCorrupt(folder, f"the table of identifiers cannot be read ({error})") from None
     if not isinstance(doc_ids, list) or not all(isinstance(doc_id, str) for doc_id in doc_ids):
-        return "doc_ids.json is not a list of strings"
-    if codes.ndim != 2 or codes.dtype != np.int32 or codes.shape[1] < 1 or rows.dtype != np.int64:
-        return f"codes are {codes.dtype} {codes.shape} and rows {rows.dtype}, not int32 [N, L] and int64"
-    if len(doc_ids) != len(codes) or rows.shape != (len(codes),):
-        return f"{len(doc_ids)} doc_ids, {len(codes)} codes and {rows.size} rows"
+        raise IndexCorrupt(folder, "doc_ids.json is not a list of strings")
+    if len(doc_ids) != count:
+        raise IndexCorrupt(folder, f"{len(doc_ids)} doc_ids for {count} rows")
+    if len(set(doc_ids)) != len(doc_ids):
+        raise IndexCorrupt(folder, "a doc_id occurs more than once")
+    return doc_ids
+
+
+def _wrong_parts(codes: np.ndarray, rows: np.ndarray, check: bool) -> str:
+    """What is wrong with the parts of a saved table; empty if nothing is."""
+    if codes.ndim != 2 or codes.dtype != np.int32 or codes.shape[1] < 1 or rows.dtype not in (np.int32, np.int64):
+        return f"codes are {codes.dtype} {codes.shape} and rows {rows.dtype}, not int32 [N, L] and int32 or int64"
+    if rows.shape != (len(codes),):
+        return f"{len(codes)} codes and {rows.size} rows"
     if not check:
         return ""
-    if len(set(doc_ids)) != len(doc_ids):
-        return "a doc_id occurs more than once"
     seen = np.zeros(len(rows), bool)
     inside = (rows >= 0) & (rows < len(rows))
     seen[rows[inside]] = True
@@ -355,18 +382,3 @@ def _in_order(codes: np.ndarray, rows: np.ndarray) -> bool:
     level = differ.argmax(axis=1)[:, None]  # the first level where neighbours differ decides
     step = np.take_along_axis(codes[1:].astype(np.int64) - codes[:-1], level, axis=1)[:, 0]
     return bool(np.where(differ.any(axis=1), step > 0, np.diff(rows) > 0).all())
-
-
-def _write(path: Path, fill: Any) -> None:
-    """Write a file beside its place and move it there, so that a table mapped from the old file stays
-    whole."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    file: IO[bytes]
-    try:
-        with beside.open("wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

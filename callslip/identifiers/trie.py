@@ -3,52 +3,59 @@
 A short code goes on as a chain of END nodes down to the last level, so the nodes of every level cover all
 documents. The first END node is where the code stops; a search may stop there or follow the chain, whose
 nodes have one child each and the same documents.
+
+The arrays are small and flat, so that they can lie in memory-mapped files: ten million codes of four levels take
+about four bytes a code.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from callslip.errors import BadSetting
+from callslip.errors import BadSetting, IndexCorrupt
+from callslip.identifiers.offsets import Offsets
+from callslip.identifiers.saving import write_array
 from callslip.identifiers.table import END
 
+SPARSE = 16
+"""A mask that lets through less than one document in so many is followed document by document."""
 
-@dataclass(frozen=True, eq=False)
+
 class Trie:
     """Nodes of level l are numbered 0..node_counts[l]-1 in sorted order. The root is node 0 of level -1."""
 
     tokens: list[np.ndarray]
-    """tokens[l][n]: the token that leads to node n of level l (int32)."""
-    documents: list[np.ndarray]
-    """documents[l][n] : documents[l][n + 1] are the sorted positions below node n (int64, one entry more than
-    nodes)."""
-    children: list[np.ndarray]
-    """children[l][n] : children[l][n + 1] are its children, nodes of level l + 1; all empty at the last
-    level."""
+    """tokens[l][n]: the token that leads to node n of level l, in the smallest integers that hold the level's."""
+    below: list[Offsets]
+    """below[l][n] : below[l][n + 1] are its children, nodes of level l + 1; at the last level, the sorted positions
+    of its documents."""
+
+    def __init__(self, tokens: list[np.ndarray], below: list[Offsets]) -> None:
+        self.tokens, self.below = tokens, below
 
     @classmethod
     def from_sorted(cls, codes: np.ndarray) -> Trie:
         """Build from codes in lexicographic order, [N, L]."""
         count, length = codes.shape
-        tokens, documents = [], []
+        tokens: list[np.ndarray] = []
+        below: list[Offsets] = []
         new = np.zeros(count, bool)
         new[:1] = True
+        above: np.ndarray | None = None
         for level in range(length):
             column = np.ascontiguousarray(codes[:, level])
             new[1:] |= column[1:] != column[:-1]  # a node starts where this token or an earlier one changes
-            starts = np.flatnonzero(new)
-            tokens.append(column[starts].astype(np.int32, copy=False))
-            documents.append(np.append(starts, count).astype(np.int64))
-        children = [np.searchsorted(below, above) for above, below in itertools.pairwise(documents)]
-        children.append(np.zeros(len(documents[-1]), np.int64))
-        for arrays in (tokens, documents, children):
-            for array in arrays:
-                array.setflags(write=False)
-        return cls(tokens, documents, children)
+            starts = np.append(np.flatnonzero(new), count)
+            if above is not None:
+                below.append(Offsets.pack(np.searchsorted(starts, above)))
+            tokens.append(_smallest(column[starts[:-1]]))
+            above = starts
+        assert above is not None
+        below.append(Offsets.pack(above))
+        return cls(tokens, below)
 
     @property
     def length(self) -> int:
@@ -59,17 +66,39 @@ class Trie:
         """Nodes of each level."""
         return tuple(map(len, self.tokens))
 
+    @property
+    def count(self) -> int:
+        """How many documents there are."""
+        return int(self.below[-1][len(self.tokens[-1])])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.tokens) + sum(offsets.nbytes for offsets in self.below)
+
+    def documents(self, level: int) -> np.ndarray:
+        """Where the documents of each node of a level begin in sorted order, and N at the end."""
+        bounds = self.below[level].all()
+        for deeper in self.below[level + 1 :]:
+            bounds = deeper[bounds]
+        return bounds
+
     def children_of(self, level: int, node: int) -> slice:
         """The children of a node, as a range of nodes of the next level; level -1 is the root."""
         if level < 0:
             return slice(0, len(self.tokens[0]))
-        return slice(int(self.children[level][node]), int(self.children[level][node + 1]))
+        if level + 1 == self.length:
+            return slice(0, 0)
+        return slice(int(self.below[level][node]), int(self.below[level][node + 1]))
 
     def documents_of(self, level: int, node: int) -> slice:
         """The sorted positions of the documents below a node."""
         if level < 0:
-            return slice(0, int(self.documents[0][-1]))
-        return slice(int(self.documents[level][node]), int(self.documents[level][node + 1]))
+            return slice(0, self.count)
+        bounds = np.array([node, node + 1])
+        for deeper in self.below[level:]:
+            bounds = deeper[bounds]
+        return slice(int(bounds[0]), int(bounds[1]))
 
     def child(self, level: int, node: int, token: int) -> int:
         """The child of a node that `token` leads to, or -1."""
@@ -92,6 +121,10 @@ class Trie:
                 return -1
         return node
 
+    def leaves_of(self, codes: np.ndarray) -> np.ndarray:
+        """The node of the last level of each code [n, L], or -1 where the code does not exist."""
+        return np.array([self.node_of(code) for code in codes.tolist()], np.int64).reshape(len(codes))
+
     def prefix_of(self, level: int, node: int) -> tuple[int, ...]:
         """The tokens on the way from the root to a node."""
         prefix = []
@@ -99,19 +132,29 @@ class Trie:
             prefix.append(int(self.tokens[level][node]))
             level -= 1
             if level >= 0:
-                node = int(np.searchsorted(self.children[level], node, side="right")) - 1
+                node = int(self.below[level].owner(np.array([node]))[0])
         return tuple(reversed(prefix))
+
+    def codes_of(self, leaves: np.ndarray) -> np.ndarray:
+        """The codes of nodes of the last level, int32 [n, L]."""
+        nodes = np.asarray(leaves)
+        columns = []
+        for level in reversed(range(self.length)):
+            columns.append(self.tokens[level][nodes].astype(np.int32))
+            if level:
+                nodes = self.below[level - 1].owner(nodes)
+        return np.stack(columns[::-1], axis=1)
 
     def parents(self, level: int) -> np.ndarray:
         """The parent node, at level - 1, of every node of a level; all 0 (the root) at level 0."""
         if level == 0:
             return np.zeros(len(self.tokens[0]), np.int64)
-        above = self.children[level - 1]
+        above = self.below[level - 1].all()
         return np.repeat(np.arange(len(above) - 1), np.diff(above))
 
     def nodes_of_documents(self, level: int) -> np.ndarray:
         """The node of a level that each sorted position lies under."""
-        return np.repeat(np.arange(len(self.tokens[level])), np.diff(self.documents[level]))
+        return np.repeat(np.arange(len(self.tokens[level])), np.diff(self.documents(level)))
 
     def stops(self, level: int) -> np.ndarray:
         """Which nodes of a level are END: the code of their documents stopped before this level."""
@@ -121,9 +164,56 @@ class Trie:
         """For each level, which nodes have at least one document that `mask` (over sorted positions) lets
         through."""
         mask = np.asarray(mask)
-        if mask.dtype != bool or mask.shape != (int(self.documents[0][-1]),):
-            raise BadSetting(
-                f"a mask is bool over {int(self.documents[0][-1])} documents, not {mask.dtype} {mask.shape}"
-            )
-        before = np.concatenate(([0], np.cumsum(mask)))
-        return [before[bounds[1:]] > before[bounds[:-1]] for bounds in self.documents]
+        if mask.dtype != bool or mask.shape != (self.count,):
+            raise BadSetting(f"a mask is bool over {self.count} documents, not {mask.dtype} {mask.shape}")
+        nodes = np.flatnonzero(mask)
+        sparse = len(nodes) * SPARSE < len(mask)
+        levels: list[np.ndarray] = []
+        alive = mask
+        for tokens, offsets in zip(reversed(self.tokens), reversed(self.below), strict=True):
+            if sparse:
+                nodes = np.unique(offsets.owner(nodes))
+                alive = np.zeros(len(tokens), bool)
+                alive[nodes] = True
+            elif len(tokens):
+                alive = np.logical_or.reduceat(alive, offsets.all()[:-1])
+            levels.append(alive)
+        return levels[::-1]
+
+    # Files.
+
+    def save(self, folder: Path) -> None:
+        """Write the arrays as .npy files."""
+        for level, (tokens, offsets) in enumerate(zip(self.tokens, self.below, strict=True)):
+            arrays = {"tokens": tokens, "bases": offsets.bases, "rest": offsets.rest}
+            for name, array in arrays.items():
+                write_array(folder / f"trie-{level}-{name}.npy", array)
+
+    @classmethod
+    def load(cls, folder: Path, length: int) -> Trie:
+        """Memory-map what `save` wrote; nothing is read until a search needs it."""
+        tokens, below = [], []
+        for level in range(length):
+            path = folder / f"trie-{level}-tokens.npy"
+            try:
+                parts = [
+                    # asarray: the same memory map, without the subclass that makes each indexing slower
+                    np.asarray(np.load(path := folder / f"trie-{level}-{name}.npy", mmap_mode="r", allow_pickle=False))
+                    for name in ("tokens", "bases", "rest")
+                ]
+            except (ValueError, OSError, EOFError) as error:
+                raise IndexCorrupt(path, f"the trie cannot be read ({error})") from None
+            tokens.append(parts[0])
+            below.append(Offsets(parts[1], parts[2]))
+        return cls(tokens, below)
+
+
+def _smallest(tokens: np.ndarray) -> np.ndarray:
+    """The tokens in the smallest integers that hold them and that torch can index with: END needs a sign."""
+    lowest, highest = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
+    for kind in (np.uint8, np.int16):
+        if np.iinfo(kind).min <= lowest and highest <= np.iinfo(kind).max:
+            tokens = tokens.astype(kind)
+            break
+    tokens.setflags(write=False)
+    return tokens

@@ -1,35 +1,45 @@
-"""Our own code writer: from a query's vector to the tokens of a code, level by level.
+"""Our own code writer: from a query to the tokens of a code, level by level.
 
-A pre-norm transformer decoder whose cross-attention reads `memory_slots` vectors made from the query's vector,
-with one output head per level. Small enough to train on a CPU in minutes, because the encoder's vectors are
-computed once and kept. For search it speaks the two verbs `start` and `advance`; the cross-attention's keys and
-values are held once per query, not once per beam.
+A pre-norm transformer decoder with one output head per level. Its cross-attention reads `memory_slots` vectors made
+from the query's one vector, or the states of an encoder. Small enough to train on a CPU in minutes, because the
+encoder's vectors are computed once and kept. For search it speaks the two verbs `start` and `advance`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from callslip.errors import BadSetting
+from callslip.model.engines import EngineName, engine_for
+from callslip.model.weights import (
+    Affine,
+    CrossAttentionWeights,
+    DecoderWeights,
+    Engine,
+    FeedForwardWeights,
+    Norm,
+    SelfAttentionWeights,
+    State,
+)
 
 
-@dataclass
-class DecoderState:
-    """What `advance` needs to go on: per layer the keys and values of tokens so far (per beam) and of the memory
-    (per query), and the number of tokens written."""
+class States(NamedTuple):
+    """An encoder's states [B, S, input_dim], and the mask [B, S] of what is not padding."""
 
-    memory: list[tuple[Tensor, Tensor]]  # each [B, heads, slots, head_width]
-    past: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # each [B, beams, heads, written, head_width]
-    written: int = 0
+    values: Tensor
+    mask: Tensor
+
+    def to(self, device: torch.device) -> States:
+        return States(self.values.to(device), self.mask.to(device))
 
 
 class CodeWriter(nn.Module):
-    """Writes codes of `widths` (tokens per level) for queries given as vectors of `input_dim`."""
+    """Writes codes of `widths` (tokens per level) for queries given as vectors of `input_dim`, or as `States`."""
 
     def __init__(
         self,
@@ -42,6 +52,8 @@ class CodeWriter(nn.Module):
         memory_slots: int = 4,
         dropout: float = 0.1,
         with_end: bool = False,
+        reads: Literal["vector", "states"] = "vector",
+        engine: EngineName = "auto",
     ) -> None:
         super().__init__()
         if width % heads:
@@ -50,9 +62,9 @@ class CodeWriter(nn.Module):
             )
         self.widths = tuple(int(w) for w in widths)
         self.with_end = with_end
-        self.slots = memory_slots
+        self.reads, self.slots = reads, memory_slots if reads == "vector" else 1
         outputs = [w + 1 if with_end else w for w in self.widths]  # the last output of a level means: the code ends
-        self.to_memory = nn.Linear(input_dim, memory_slots * width)
+        self.to_memory = nn.Linear(input_dim, self.slots * width)
         self.memory_norm = nn.LayerNorm(width)
         self.begin = nn.Parameter(torch.zeros(width))
         self.levels = nn.Embedding(len(outputs), width)
@@ -66,6 +78,8 @@ class CodeWriter(nn.Module):
         for embedding in (self.levels, *self.tokens):
             nn.init.normal_(embedding.weight, std=0.02)
         nn.init.normal_(self.begin, std=0.02)
+        self.engine_name: EngineName = engine
+        self._engine: Engine | None = None
 
     @property
     def length(self) -> int:
@@ -75,54 +89,69 @@ class CodeWriter(nn.Module):
         """Tokens as the model numbers them: END (-1) is the level's last output."""
         return torch.where(tokens < 0, self.widths[level], tokens) if self.with_end else tokens
 
-    def memory(self, queries: Tensor) -> Tensor:
-        """[B, input_dim] -> [B, slots, width]."""
-        return self.memory_norm(self.to_memory(queries).unflatten(-1, (self.slots, -1)))
+    def memory(self, queries: Tensor | States) -> tuple[Tensor, Tensor | None]:
+        """What cross-attention reads, [B, slots or S, width], and the mask of what is not padding."""
+        if isinstance(queries, States):
+            return self.memory_norm(self.to_memory(queries.values)), queries.mask
+        return self.memory_norm(self.to_memory(queries).unflatten(-1, (self.slots, -1))), None
 
-    def forward(self, queries: Tensor, codes: Tensor) -> list[Tensor]:
+    def forward(self, queries: Tensor | States, codes: Tensor) -> list[Tensor]:
         """Teacher forcing: logits of every level, each [B, outputs of the level], given the true tokens before it."""
         states = self.hidden(queries, codes)
         return [head(states[:, level]) for level, head in enumerate(self.heads)]
 
-    def hidden(self, queries: Tensor, codes: Tensor) -> Tensor:
+    def hidden(self, queries: Tensor | States, codes: Tensor) -> Tensor:
         """Decoder states [B, L, width] under teacher forcing."""
-        memory = self.memory(queries)
-        before = [self.begin.expand(len(queries), -1)]
+        memory, mask = self.memory(queries)
+        seen = None if mask is None else mask[:, None, None, :].bool()
+        before = [self.begin.expand(len(memory), -1)]
         before += [table(self.token_index(codes[:, level], level)) for level, table in enumerate(self.tokens)]
         x = torch.stack(before, dim=1) + self.levels.weight
         for layer in self.layers:
-            x = layer(x, memory)
+            x = layer(x, memory, seen)
         return self.norm(x)
 
     # The two verbs of search.
 
-    def start(self, queries: Tensor) -> tuple[DecoderState, Tensor]:
+    def start(self, queries: Tensor | States) -> tuple[State, Tensor]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
-        memory = self.memory(queries)
-        state = DecoderState([layer.cross.keys_values(memory) for layer in self.layers])
-        x = (self.begin + self.levels.weight[0]).expand(len(queries), 1, -1)
-        return state, self._step(state, x)
+        engine = self._ready()
+        memory, mask = self.memory(queries)
+        state = engine.read(memory, mask)
+        x = (self.begin + self.levels.weight[0]).expand(len(memory), 1, -1)
+        return state, self._scores(engine.step(state, x, None), 0)
 
-    def advance(self, state: DecoderState, parents: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
         """Write one token on each beam and give the next level's log-probabilities, [B, beams, outputs].
 
         `parents` [B, beams] says which earlier beam each new beam continues; `tokens` [B, beams] what it writes.
         """
-        rows = torch.arange(len(parents), device=parents.device)[:, None]
-        state.past = [(keys[rows, parents], values[rows, parents]) for keys, values in state.past]
         level = state.written
         x = self.tokens[level - 1](self.token_index(tokens, level - 1)) + self.levels.weight[level]
-        return self._step(state, x)
+        return self._scores(self._ready().step(state, x, parents), level)
 
-    def _step(self, state: DecoderState, x: Tensor) -> Tensor:
-        level = state.written
-        past: list[tuple[Tensor, Tensor] | None] = list(state.past) or [None] * len(self.layers)
-        state.past = []
-        for layer, before, memory in zip(self.layers, past, state.memory, strict=True):
-            x, kept = layer.step(x, before, memory)
-            state.past.append(kept)
-        state.written += 1
-        return functional.log_softmax(self.heads[level](self.norm(x)), dim=-1)
+    def _scores(self, hidden: Tensor, level: int) -> Tensor:
+        return functional.log_softmax(self.heads[level](hidden), dim=-1)
+
+    def _ready(self) -> Engine:
+        """The weights as a search engine has them, laid out anew after they changed."""
+        if self._engine is None:
+            layers = [layer.weights() for layer in self.layers]
+            weights = DecoderWeights(layers, _norm(self.norm), self.layers[0].itself.heads)
+            self._engine = engine_for(weights, name=self.engine_name)
+        return self._engine
+
+    def train(self, mode: bool = True) -> CodeWriter:
+        self._engine = None
+        return super().train(mode)
+
+    def load_state_dict(self, *arguments: Any, **more: Any) -> Any:
+        self._engine = None
+        return super().load_state_dict(*arguments, **more)
+
+    def _apply(self, *arguments: Any, **more: Any) -> CodeWriter:
+        self._engine = None  # moved to another device or type
+        return super()._apply(*arguments, **more)
 
 
 class Attention(nn.Module):
@@ -143,9 +172,17 @@ class Attention(nn.Module):
         keys, values = self.key_value(x).chunk(2, dim=-1)
         return self.split(keys), self.split(values)
 
-    def attend(self, x: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
-        mixed = functional.scaled_dot_product_attention(self.split(self.query(x)), keys, values, is_causal=causal)
+    def attend(
+        self, x: Tensor, keys: Tensor, values: Tensor, causal: bool = False, seen: Tensor | None = None
+    ) -> Tensor:
+        query = self.split(self.query(x))
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=seen, is_causal=causal)
         return self.out(mixed.transpose(-2, -3).flatten(-2))
+
+    def scaled_query(self) -> Affine:
+        """The query's weights, with what attention divides its scores by."""
+        scale = (len(self.query.weight) / self.heads) ** -0.5
+        return Affine(self.query.weight.detach() * scale, self.query.bias.detach() * scale)
 
 
 class DecoderLayer(nn.Module):
@@ -159,21 +196,27 @@ class DecoderLayer(nn.Module):
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, seen: Tensor | None = None) -> Tensor:
         normed = self.self_norm(x)
         x = x + self.dropout(self.itself.attend(normed, *self.itself.keys_values(normed), causal=True))
-        x = x + self.dropout(self.cross.attend(self.cross_norm(x), *self.cross.keys_values(memory)))
+        x = x + self.dropout(self.cross.attend(self.cross_norm(x), *self.cross.keys_values(memory), seen=seen))
         return x + self.dropout(self.feed(self.feed_norm(x)))
 
-    def step(
-        self, x: Tensor, past: tuple[Tensor, Tensor] | None, memory: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """One token per beam, x [B, beams, width], after the `past` of each beam."""
-        alone = self.self_norm(x).unsqueeze(-2)  # [B, beams, 1, width]: beams do not see one another
-        keys, values = self.itself.keys_values(alone)
-        if past is not None:
-            keys, values = torch.cat([past[0], keys], dim=-2), torch.cat([past[1], values], dim=-2)
-        x = x + self.itself.attend(alone, keys, values).squeeze(-2)
-        # Here the beams stand where the tokens of a sequence stood: all of them read the one memory of their query.
-        x = x + self.cross.attend(self.cross_norm(x), *memory)
-        return x + self.feed(self.feed_norm(x)), (keys, values)
+    def weights(self) -> tuple[SelfAttentionWeights, CrossAttentionWeights, FeedForwardWeights]:
+        """What a search engine runs."""
+        query, rest = self.itself.scaled_query(), Affine.joined(self.itself.key_value)
+        assert query.bias is not None and rest.bias is not None
+        qkv = Affine(torch.cat([query.weight, rest.weight]), torch.cat([query.bias, rest.bias]))
+        own = SelfAttentionWeights(_norm(self.self_norm), qkv, Affine.joined(self.itself.out))
+        cross = CrossAttentionWeights(
+            _norm(self.cross_norm),
+            self.cross.scaled_query(),
+            Affine.joined(self.cross.key_value),
+            Affine.joined(self.cross.out),
+        )
+        up, down = Affine.joined(self.feed[0]), Affine.joined(self.feed[2])
+        return own, cross, FeedForwardWeights(_norm(self.feed_norm), up, down, "gelu")
+
+
+def _norm(module: nn.LayerNorm) -> Norm:
+    return Norm("layer", module.weight.detach(), module.bias.detach(), module.eps)

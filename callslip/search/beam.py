@@ -1,119 +1,179 @@
 """Beam search over the trie of sorted codes: the model may only write codes that exist.
 
-Batched over queries. A beam is a node of the trie, so its children are a range and no prefix is ever walked
-again. Ties are broken by node, that is by code, so the same scores always give the same list.
+Batched over queries, on the model's device. A beam is a node of the trie, so its children are a range and no prefix
+is ever walked again; only they are scored. A beam that writes END is finished: it is set aside and leaves its place
+to another. Ties are broken by node, that is by code, so the same scores always give the same list.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from callslip.model.scores import ChildScores, as_scores
+from callslip.search.selection import best_candidates, log_sum
+from callslip.search.trees import FreeTree, LevelMasks, Tree, tree_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from callslip.identifiers.trie import Trie
 
 
 class CodeModel(Protocol):
-    """What search needs from a model: two verbs."""
+    """What search needs from a model: two verbs. Log-probabilities are a tensor [queries, beams, outputs of the
+    level], whose last output is END where codes may be short, or an object that scores the children it is asked
+    for. `advance` changes the state; exact search also wants `state.fork()`, a copy that can be advanced alone."""
 
-    def start(self, queries: Any) -> tuple[Any, Tensor]: ...
-    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor: ...
+    def start(self, queries: Any) -> tuple[Any, Tensor | ChildScores]: ...
+    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor | ChildScores: ...
 
 
 @dataclass
 class Beams:
-    """Finished beams of one query, best first: leaf nodes of the trie, their scores, and the score of each level."""
+    """Finished beams of one query, best first."""
 
-    nodes: np.ndarray  # [n] nodes of the last level
+    nodes: np.ndarray  # [n] nodes of the trie's last level; -1 for a code that no document has
     scores: np.ndarray  # [n] log-probability of the whole code
-    levels: np.ndarray  # [n, L] log-probability of each token
+    levels: np.ndarray  # [n, L] log-probability of each token; 0 after END
+    codes: np.ndarray  # [n, L] the tokens, END (-1) after a short code
+
+    def best(self, n: int) -> Beams:
+        return Beams(self.nodes[:n], self.scores[:n], self.levels[:n], self.codes[:n])
+
+
+@dataclass
+class _Places:
+    """Beams of all queries, [queries, beams]; node -1 marks a place with no beam."""
+
+    node: Tensor
+    total: Tensor
+    gains: Tensor  # [queries, beams, level]
+    tokens: Tensor  # [queries, beams, level]
+
+    def take(self, order: Tensor) -> _Places:
+        deep = order[:, :, None].expand(-1, -1, self.gains.shape[2])
+        return _Places(
+            self.node.gather(1, order),
+            self.total.gather(1, order),
+            self.gains.gather(1, deep),
+            self.tokens.gather(1, deep),
+        )
+
+    def where(self, kept: Tensor) -> _Places:
+        """The same places, empty where they are not kept."""
+        empty = ~kept
+        return _Places(
+            self.node.masked_fill(empty, -1), self.total.masked_fill(empty, -torch.inf), self.gains, self.tokens
+        )
+
+    def first(self, n: int) -> _Places:
+        return _Places(self.node[:, :n], self.total[:, :n], self.gains[:, :n], self.tokens[:, :n])
 
 
 def beam_search(
-    model: CodeModel, queries: Tensor, trie: Trie, beam: int, live: list[np.ndarray] | None = None
-) -> list[Beams]:
-    """The `beam` best codes for each query. `live`, one boolean array per level, says which nodes may be entered."""
-    import torch
-
-    with torch.inference_mode():
-        state, scores = model.start(queries)
-        size = len(queries)
-        node = np.zeros((size, 1), dtype=np.int64)  # the root; -1 marks a place with no beam
-        total = np.zeros((size, 1), dtype=np.float64)
-        history = np.zeros((size, 1, 0), dtype=np.float64)
-        for level in range(trie.length):
-            step = scores.double().cpu().numpy()
-            children = _children(trie, level, node, live)
-            node, parents, tokens, gained, total = _select(trie, level, node, total, step, children, beam)
-            history = np.concatenate(
-                [np.take_along_axis(history, parents[:, :, None], axis=1), gained[:, :, None]], axis=2
-            )
-            if level + 1 < trie.length:
-                device = scores.device
-                scores = model.advance(state, torch.from_numpy(parents).to(device), torch.from_numpy(tokens).to(device))
-    return [Beams(n[n >= 0], t[n >= 0], h[n >= 0]) for n, t, h in zip(node, total, history, strict=True)]
-
-
-def _children(trie: Trie, level: int, node: np.ndarray, live: list[np.ndarray] | None) -> tuple[np.ndarray, np.ndarray]:
-    """For all beams, flattened: the place of the beam that each child continues, and the child's node."""
-    places = np.flatnonzero(node.ravel() >= 0)
-    parents = node.ravel()[places]
-    if level == 0:
-        first, last = np.zeros(len(places), dtype=np.int64), np.full(len(places), len(trie.tokens[0]), dtype=np.int64)
-    else:
-        bounds = trie.children[level - 1]
-        first, last = bounds[parents].astype(np.int64), bounds[parents + 1].astype(np.int64)
-    counts = last - first
-    owner = np.repeat(places, counts)
-    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    child = np.repeat(first, counts) + offsets
-    if live is not None:
-        kept = live[level][child]
-        owner, child = owner[kept], child[kept]
-    return owner, child
-
-
-def _select(
-    trie: Trie,
-    level: int,
-    node: np.ndarray,
-    total: np.ndarray,
-    step: np.ndarray,
-    children: tuple[np.ndarray, np.ndarray],
+    model: CodeModel,
+    queries: Any,
+    trie: Trie | FreeTree,
     beam: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The best `beam` children of each query: nodes, the beams they continue, tokens, their own and total scores."""
-    size, before = node.shape
-    owner, child = children
-    query, place = np.divmod(owner, before)
-    token = trie.tokens[level][child].astype(np.int64)
-    ended = token < 0
-    gain = step[query, place, token]  # END is -1, and the model's last output
-    if ended.any() and level > 0:
-        # What follows an END is END again, which costs nothing: the code was finished before.
-        already = np.zeros(len(child), dtype=bool)
-        already[ended] = trie.tokens[level - 1][node.ravel()[owner[ended]]] < 0
-        gain = np.where(already, 0.0, gain)
-    score = total[query, place] + gain
-    order = np.lexsort((child, -score, query))
-    rank = np.arange(len(order)) - np.searchsorted(query[order], query[order], side="left")
-    kept = order[rank < beam]
-    seat = rank[rank < beam]
-    width = int(seat.max()) + 1 if len(seat) else 1
+    live: Sequence[LevelMasks | None] | None = None,
+    *,
+    renormalise: bool = False,
+) -> list[Beams]:
+    """The `beam` best codes for each query.
 
-    def seated(values: np.ndarray, empty: float, kind: Any) -> np.ndarray:
-        table = np.full((size, width), empty, dtype=kind)
-        table[query[kept], seat] = values[kept]
-        return table
+    `live` says which nodes may be entered, as `Trie.live` gives it: one mask for all queries, or one for each.
+    `renormalise` makes the probabilities of the children that may be entered add up to 1 at every node. With a
+    `FreeTree` instead of a trie the search is unconstrained, and may write codes that no document has.
+    """
+    with torch.inference_mode():
+        state, first = model.start(queries)
+        step = as_scores(first)
+        tree = tree_of(trie, step.device, live, step.queries)
+        places = _root(step)
+        finished: list[_Places] = []
+        for level in range(tree.length):
+            last = level + 1 == tree.length
+            places, parents = _grow(tree, level, places, step, beam, renormalise)
+            if last or tree.may_end(level):
+                ended, places, parents = _set_aside(places, parents, beam, last)
+                finished.append(replace(ended, node=tree.leaf(level, ended.node)))
+            if not places.node.shape[1]:  # all are finished, or a mask lets no code through
+                finished.append(places)
+                break
+            step = as_scores(model.advance(state, parents, places.tokens[:, :, -1]))
+        return _merged(finished, tree.length, beam)
 
-    return (
-        seated(child, -1, np.int64),
-        seated(place, 0, np.int64),
-        seated(token, 0, np.int64),
-        seated(gain, 0.0, np.float64),
-        seated(score, -np.inf, np.float64),
+
+def _root(step: ChildScores) -> _Places:
+    size, device = step.queries, step.device
+    empty = torch.zeros((size, 1, 0), device=device)
+    return _Places(
+        torch.zeros((size, 1), dtype=torch.int64, device=device), torch.zeros((size, 1), device=device), empty,
+        empty.long(),
+    )  # fmt: skip
+
+
+def _grow(
+    tree: Tree, level: int, places: _Places, step: ChildScores, beam: int, renormalise: bool
+) -> tuple[_Places, Tensor]:
+    """The best children of all beams of each query, and the place that each continues. Where a code may end here,
+    up to `beam` more: those that end will not need a place."""
+    size, before = places.node.shape
+    owner, child, token = tree.expand(level, places.node)
+    gain = step.of(owner, token)
+    if renormalise:
+        gain = gain - log_sum(gain, owner, size * before)[owner]
+    score = places.total.reshape(-1)[owner] + gain
+    wanted = 2 * beam if tree.may_end(level) and level + 1 < tree.length else beam
+    values, index = best_candidates(score, child, owner // before if size > 1 else None, size, wanted)
+    parents = owner[index] - torch.arange(0, size * before, before, device=owner.device)[:, None]
+    node = tree.arrive(child, index)
+    if size > 1:  # a query may have fewer candidates than another
+        empty = values == -torch.inf
+        parents, node = parents.masked_fill_(empty, 0), node.masked_fill_(empty, -1)
+    deep = parents[:, :, None].expand(-1, -1, level)
+    grown = _Places(
+        node,
+        values,
+        torch.cat([places.gains.gather(1, deep), gain[index].unsqueeze(2)], dim=2),
+        torch.cat([places.tokens.gather(1, deep), token[index].unsqueeze(2)], dim=2),
     )
+    return grown, parents
+
+
+def _set_aside(places: _Places, parents: Tensor, beam: int, last: bool) -> tuple[_Places, _Places, Tensor]:
+    """Separate the beams that are finished (END within the best `beam`, or anything at the last level) from those
+    that go on, of which the best `beam` are kept."""
+    if last:
+        return places, places.first(0), parents[:, :0]
+    ending = places.tokens[:, :, -1] < 0
+    ended = places.where(ending & (places.node >= 0)).first(beam)
+    going = (places.node >= 0) & ~ending
+    width = min(beam, int(going.sum(dim=1).max()) if going.numel() else 0)
+    order = (~going).to(torch.int8).argsort(dim=1, stable=True)[:, :width]
+    on = places.where(going).take(order)
+    return ended, on, parents.gather(1, order)
+
+
+def _merged(finished: list[_Places], length: int, beam: int) -> list[Beams]:
+    """The beams that were finished at different levels, as one list for each query."""
+    finished = [part for part in finished if part.node.shape[1]] or finished[:1]
+    node, total = (torch.cat([getattr(part, name) for part in finished], dim=1) for name in ("node", "total"))
+    codes = torch.cat([_filled(part.tokens, length, -1) for part in finished], dim=1)
+    gains = torch.cat([_filled(part.gains, length, 0.0) for part in finished], dim=1)
+    arrays = [tensor.cpu().numpy() for tensor in (node, total, gains, codes)]
+    found = []
+    for one in zip(*arrays, strict=True):
+        real = np.flatnonzero(one[1] > -np.inf)
+        if len(finished) > 1:
+            real = real[np.lexsort((*one[3][real].T[::-1], -one[1][real]))]
+        found.append(Beams(*(array[real[:beam]] for array in one)))
+    return found
+
+
+def _filled(values: Tensor, length: int, filler: float) -> Tensor:
+    return torch.nn.functional.pad(values, (0, length - values.shape[2]), value=filler)

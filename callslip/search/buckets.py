@@ -1,4 +1,4 @@
-"""From codes to documents: the buckets of the beams."""
+"""From codes to documents: the buckets of the beams, and their documents in one list."""
 
 from __future__ import annotations
 
@@ -12,14 +12,34 @@ if TYPE_CHECKING:
 
 
 def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of all documents in the buckets of the beams, and for each the number of its beam."""
-    bounds = identifiers.trie().documents[-1]
-    first, last = bounds[beams.nodes].astype(np.int64), bounds[beams.nodes + 1].astype(np.int64)
+    """Rows of all documents in the buckets of the beams, and for each the number of its beam. No bucket is left out
+    because those before it are full: that is for the ranking to say."""
+    bounds = identifiers.trie().below[-1]
+    known = np.flatnonzero(beams.nodes >= 0)  # an unconstrained search may write codes that nobody has
+    leaves = beams.nodes[known]
+    first, last = bounds[leaves], bounds[leaves + 1]
     counts = last - first
-    beam = np.repeat(np.arange(len(counts)), counts)
-    position = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    beam = np.repeat(known, counts)
+    position = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
     rows = identifiers.rows[position]
     if mask is not None:
         kept = mask[rows]
         rows, beam = rows[kept], beam[kept]
     return rows, beam
+
+
+def merged(
+    rows: np.ndarray, beam: np.ndarray, scores: np.ndarray | None, similarity: np.ndarray, limit: int | None = None
+) -> np.ndarray:
+    """The order of the candidates: by score, or by their code's place among the beams if there are no scores; then by
+    similarity, then by row. Of each bucket, the documents beyond the `limit` most similar come after all others, so
+    that one crowded bucket cannot fill the list."""
+    first = beam if scores is None else -scores
+    order = np.lexsort((rows, -similarity, first))
+    if limit is None:
+        return order
+    inside = np.lexsort((rows, -similarity, beam))
+    starts = np.searchsorted(beam[inside], beam[inside])
+    place = np.empty(len(rows), np.int64)
+    place[inside] = np.arange(len(rows)) - starts  # among the documents of its bucket
+    return order[np.argsort(place[order] >= limit, kind="stable")]

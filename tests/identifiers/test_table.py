@@ -13,6 +13,7 @@ from reference import identifiers as naive
 
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, NotAnIndex
 from callslip.identifiers import END, Identifiers, code_to_text, text_to_code
+from callslip.identifiers.offsets import Offsets
 
 token = st.one_of(st.integers(0, 3), st.sampled_from([255, 256, 65_536, 2**31 - 1]))
 codes_of_any_length = st.lists(st.lists(token, max_size=4), max_size=25)
@@ -95,8 +96,39 @@ def test_trie_is_the_dictionary_of_prefixes(data, more):
             longer = levels[level + 1] if level + 1 < table.length else {}
             assert below == [other[-1] for other in sorted(longer) if other[:-1] == prefix]
             assert trie.child(level, node, 7) == -1
+        bounds = [groups[prefix][0] for prefix in prefixes] + [len(table)]
+        assert trie.documents(level).tolist() == bounds
+    codes = sorted(levels[-1])
+    assert trie.codes_of(np.arange(len(codes))).tolist() == [list(code) for code in codes]
+    assert trie.leaves_of(np.array([*codes, (9,) * table.length])).tolist() == [*range(len(codes)), -1]
     everything = trie.children_of(-1, 0)
     assert everything == slice(0, len(levels[0])) and trie.node_of(()) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=300),
+    st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)
+def test_sparse_and_dense_masks_are_followed_alike(sequences, share, random):
+    """A mask that keeps few documents takes another way up the trie than one that keeps many."""
+    table = Identifiers.from_sequences([str(i) for i in range(len(sequences))], sequences)
+    keep = np.array([random.random() < 1 / share for _ in sequences])
+    for level, alive in enumerate(table.trie().live(keep)):
+        under = table.trie().nodes_of_documents(level)
+        assert alive.tolist() == [bool(keep[under == node].any()) for node in range(table.trie().node_counts[level])]
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=300), st.sampled_from([1, 2**8, 2**16, 2**33]))
+def test_packed_offsets_are_the_numbers_themselves(steps, scale):
+    values = np.concatenate([[0], np.cumsum(np.array(steps) * scale)])
+    packed = Offsets.pack(values)
+    assert packed.all().tolist() == values.tolist() == packed[np.arange(len(values))].tolist()
+    assert packed.nbytes <= values.nbytes + 16
+    ranges = np.concatenate([[0], np.cumsum(np.array(steps) + 1)])  # none of them empty
+    inside = np.arange(ranges[-1])
+    assert Offsets.pack(ranges).owner(inside).tolist() == np.repeat(np.arange(len(steps)), np.diff(ranges)).tolist()
 
 
 @given(named(), st.data())
@@ -128,16 +160,32 @@ def test_save_and_load(data, mmap):
         assert same(table, again) and again.trie().node_counts == table.trie().node_counts
         again.save(folder)  # over its own mapped file
         assert same(table, again) and same(table, Identifiers.load(folder))
-        assert sorted(path.name for path in Path(folder).iterdir()) == [
-            "codes.npy",
-            "doc_ids.json",
-            "rows.npy",
-        ]
+        lazy = Identifiers.load(folder, mmap=True, check=False)
+        assert lazy.trie().node_counts == table.trie().node_counts and lazy.unique == table.unique
+        for mine, theirs in zip(table.trie().below, lazy.trie().below, strict=True):
+            assert mine.all().tolist() == theirs.all().tolist()
+        lazy.save(folder)
+        assert same(table, lazy)
+        parts = [f"trie-{level}-{name}.npy" for level in range(table.length) for name in ("bases", "rest", "tokens")]
+        names = sorted(path.name for path in Path(folder).iterdir())
+        assert names == ["codes.npy", "doc_ids.json", "rows.npy", *parts]
 
 
-def test_mapped_codes_stay_on_disk(tmp_path):
+def test_mapped_arrays_stay_on_disk(tmp_path):
     Identifiers(["a", "b"], [[1, 2], [0, 1]]).save(tmp_path)
-    assert isinstance(Identifiers.load(tmp_path, mmap=True).codes, np.memmap)
+    table = Identifiers.load(tmp_path, mmap=True, check=False)
+    arrays = [table.codes, table.rows, *table.trie().tokens, *(offsets.rest for offsets in table.trie().below)]
+    assert all(isinstance(array.base, np.memmap) for array in arrays)
+    (tmp_path / "doc_ids.json").unlink()  # nobody asked for them yet
+    with pytest.raises(IndexCorrupt, match="doc_ids"):
+        _ = table.doc_ids
+
+
+def test_a_missing_part_of_the_trie_is_named(tmp_path):
+    Identifiers(["a", "b"], [[1, 2], [0, 1]]).save(tmp_path)
+    (tmp_path / "trie-1-rest.npy").write_bytes(b"junk")
+    with pytest.raises(IndexCorrupt, match="trie-1-rest"):
+        Identifiers.load(tmp_path, mmap=True, check=False).trie()
 
 
 def test_unusual_doc_ids_survive(tmp_path):

@@ -27,9 +27,13 @@ def ranked(scores: dict[tuple[int, ...], float]) -> list[tuple[int, ...]]:
 
 
 def step_by_step_beam(model, query: torch.Tensor, codes: list[tuple[int, ...]], beam: int) -> list[tuple[int, ...]]:
-    """Plain beam search over prefixes kept in a set: no trie, no cache, one prefix at a time."""
+    """Plain beam search over prefixes kept in a set: no trie, no cache, one prefix at a time.
+
+    A candidate that ends among the best `beam` is finished; the best `beam` of the others go on.
+    """
     length = len(codes[0])
     alive: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    finished: list[tuple[tuple[int, ...], float]] = []
     for level in range(length):
         grown = []
         for prefix, score in alive:
@@ -38,7 +42,10 @@ def step_by_step_beam(model, query: torch.Tensor, codes: list[tuple[int, ...]], 
             with torch.inference_mode():
                 step = torch.log_softmax(model(query[None], padded)[level][0], dim=-1)
             for token in sorted({code[level] for code in codes if code[:level] == prefix}):
-                gain = 0.0 if prefix and prefix[-1] == END else float(step[token])
-                grown.append(((*prefix, token), score + gain))
-        alive = sorted(grown, key=lambda item: (-item[1], item[0]))[:beam]
-    return [prefix for prefix, _ in alive]
+                grown.append(((*prefix, token), score + float(step[token])))
+        grown.sort(key=lambda item: (-item[1], item[0]))
+        for prefix, score in grown[:beam]:
+            if prefix[-1] == END or level + 1 == length:
+                finished.append(((*prefix, *[END] * (length - len(prefix))), score))
+        alive = [item for item in grown if item[0][-1] != END][:beam]
+    return [code for code, _ in sorted(finished, key=lambda item: (-item[1], item[0]))[:beam]]

@@ -23,8 +23,9 @@ def writer(widths, *, with_end=False, seed=0, layers=2) -> CodeWriter:
 
 
 def codes_of(beams, identifiers: Identifiers) -> list[tuple[int, ...]]:
-    starts = identifiers.trie().documents[-1]
-    return [tuple(int(t) for t in identifiers.codes[starts[node]]) for node in beams.nodes]
+    """The codes that the beams wrote, which must be those of the nodes that they ended on."""
+    np.testing.assert_array_equal(beams.codes, identifiers.trie().codes_of(beams.nodes))
+    return [tuple(code) for code in beams.codes.tolist()]
 
 
 @st.composite
@@ -80,7 +81,7 @@ def test_a_mask_equals_a_smaller_table(made, data):
     queries = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
     table = Identifiers([str(i) for i in range(len(codes))], np.array(codes))
     live = table.trie().live(np.array(allowed)[table.rows])
-    masked = beam_search(model, queries, table.trie(), beam=3, live=live)
+    masked = beam_search(model, queries, table.trie(), beam=3, live=[live])
     kept = [code for code, ok in zip(codes, allowed, strict=True) if ok]
     if not kept:
         assert all(len(beams.nodes) == 0 for beams in masked)

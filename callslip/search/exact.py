@@ -1,0 +1,141 @@
+"""Exact search: the best codes of all, with nothing lost to a beam.
+
+For a model whose scores do not depend on what was written before, one pass over the levels scores every code. For
+any other, the trie is searched depth first, most likely children first, and a branch is left as soon as it cannot
+hold anything better than what was found: a code is never likelier than its beginning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from callslip.model.scores import ChildScores, as_scores
+from callslip.search.beam import Beams, CodeModel
+from callslip.search.selection import best_candidates, log_sum
+from callslip.search.trees import LevelMasks, tree_of
+
+if TYPE_CHECKING:
+    from callslip.identifiers.trie import Trie
+
+
+def table_search(tables: list[Tensor], trie: Trie, n: int, live: LevelMasks | None = None) -> list[Beams]:
+    """The n best codes by the sum over levels of a table's entries, exactly.
+
+    `tables[l]` is [queries, outputs of level l]; where codes may be short, the last output is END.
+    """
+    found = []
+    for query in range(len(tables[0])):
+        gains = [table[query].cpu().numpy() for table in tables]
+        totals = _leaf_totals(gains, trie)
+        if live is not None:
+            totals[~live[-1]] = -np.inf
+        scores, index = best_candidates(torch.from_numpy(totals), torch.arange(len(totals)), None, 1, n)
+        kept = index[0][scores[0] > -torch.inf].numpy()
+        codes = trie.codes_of(kept)
+        ended = np.concatenate([np.zeros((len(codes), 1), bool), codes[:, :-1] < 0], axis=1)
+        levels = np.stack([gain[codes[:, level]] for level, gain in enumerate(gains)], axis=1)
+        found.append(Beams(kept, totals[kept], np.where(ended, 0, levels), codes))
+    return found
+
+
+def _leaf_totals(gains: list[np.ndarray], trie: Trie) -> np.ndarray:
+    """The summed score of every code: each level adds to its parents' sums, so shared prefixes are added once."""
+    totals = np.zeros(1, np.float32)
+    for level, (gain, tokens) in enumerate(zip(gains, trie.tokens, strict=True)):
+        own = gain[tokens]  # END, -1, is the last output
+        if level:
+            parents = trie.parents(level)
+            totals = totals[parents]
+            if tokens.dtype != np.uint8:
+                own = np.where((tokens < 0) & (trie.tokens[level - 1][parents] < 0), 0, own)  # it ended before
+        totals = totals + own
+    return totals
+
+
+def exact_search(
+    model: CodeModel,
+    query: Any,
+    trie: Trie,
+    n: int,
+    live: LevelMasks | None = None,
+    *,
+    renormalise: bool = False,
+    chunk: int = 64,
+) -> Beams:
+    """The n best codes for one query (a batch of one), whatever a beam would have pruned.
+
+    Scores must be log-probabilities, or `renormalise` must make them so. At most `chunk` nodes are advanced at once,
+    so memory does not grow with the corpus.
+    """
+    with torch.inference_mode():
+        state, first = model.start(query)
+        step = as_scores(first)
+        search = _DepthFirst(model, trie, n, [live] if live is not None else None, renormalise, chunk, step.device)
+        zero = torch.zeros((1, 0), device=step.device)
+        search.visit(0, state, zero.new_zeros(1).long(), zero.new_zeros(1), zero, zero.long(), step)
+        return search.best
+
+
+class _DepthFirst:
+    def __init__(
+        self,
+        model: CodeModel,
+        trie: Trie,
+        n: int,
+        live: list[LevelMasks | None] | None,
+        renormalise: bool,
+        chunk: int,
+        device: torch.device,
+    ) -> None:
+        self.model, self.n, self.renormalise, self.chunk = model, n, renormalise, chunk
+        self.tree = tree_of(trie, device, live, 1)
+        length = trie.length
+        self.best = Beams(
+            np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, length), np.float32),
+            np.zeros((0, length), np.int64),
+        )  # fmt: skip
+
+    @property
+    def bar(self) -> float:
+        """A beginning less likely than this cannot lead to one of the n best; a little less, for rounding's sake."""
+        return float(self.best.scores[-1]) - 1e-5 if len(self.best.scores) == self.n else -np.inf
+
+    def visit(
+        self, level: int, state: Any, node: Tensor, total: Tensor, gains: Tensor, tokens: Tensor, step: ChildScores
+    ) -> None:
+        """Look at all children of some nodes of the level before, and go on below them."""
+        owner, child, token = self.tree.expand(level, node[None])
+        gain = step.of(owner, token)
+        if self.renormalise:
+            gain = gain - log_sum(gain, owner, len(node))[owner]
+        totals = total[owner] + gain
+        gains = torch.cat([gains[owner], gain[:, None]], dim=1)
+        tokens = torch.cat([tokens[owner], token[:, None]], dim=1)
+        last = level + 1 == self.tree.length
+        done = torch.ones_like(token, dtype=torch.bool) if last else token < 0
+        if bool(done.any()):
+            self.keep(self.tree.leaf(level, child[done]), totals[done], gains[done], tokens[done])
+        on = (~done & (totals >= self.bar)).nonzero().view(-1)
+        on = on[totals[on].argsort(descending=True, stable=True)]
+        for at in range(0, len(on), self.chunk):
+            some = on[at : at + self.chunk]
+            some = some[totals[some] >= self.bar]  # it may have risen since
+            if not len(some):
+                break
+            forked = state.fork()
+            following = as_scores(self.model.advance(forked, owner[some][None], token[some][None]))
+            self.visit(level + 1, forked, child[some], totals[some], gains[some], tokens[some], following)
+
+    def keep(self, leaf: Tensor, total: Tensor, gains: Tensor, tokens: Tensor) -> None:
+        more = self.tree.length - gains.shape[1]
+        gains = torch.nn.functional.pad(gains, (0, more))
+        tokens = torch.nn.functional.pad(tokens, (0, more), value=-1)
+        mine = (self.best.nodes, self.best.scores, self.best.levels, self.best.codes)
+        theirs = (leaf, total, gains, tokens)
+        nodes, scores, levels, codes = (np.concatenate([a, b.cpu().numpy()]) for a, b in zip(mine, theirs, strict=True))
+        order = np.lexsort((nodes, -scores))[: self.n]
+        self.best = Beams(nodes[order], scores[order], levels[order], codes[order])

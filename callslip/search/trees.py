@@ -1,0 +1,170 @@
+"""What a search may write next: the children of nodes in a trie (on the model's device), or any token at all."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from callslip.identifiers.offsets import BLOCK
+
+if TYPE_CHECKING:
+    from callslip.identifiers.trie import Trie
+
+LevelMasks = Sequence[np.ndarray]
+"""One boolean array per level: which nodes may be entered."""
+
+
+class Tree(Protocol):
+    """The children of nodes. `node` is [queries, beams], with -1 for a place without a beam."""
+
+    @property
+    def length(self) -> int: ...
+
+    def may_end(self, level: int) -> bool:
+        """Whether a token of this level can be END."""
+
+    def expand(self, level: int, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All children at `level` of nodes of the level before, query after query: the flat place of the parent, a
+        key that orders candidates of one query by code, and the token."""
+
+    def arrive(self, key: Tensor, index: Tensor) -> Tensor:
+        """The nodes of the candidates at `index`, [queries, beams], given the keys of all."""
+
+    def leaf(self, level: int, node: Tensor) -> Tensor:
+        """The node of the last level that a finished beam has; -1 if there is no trie."""
+
+
+@dataclass(frozen=True)
+class FreeTree:
+    """No trie: every token may follow every other, so the search may write codes that no document has."""
+
+    widths: tuple[int, ...]
+    with_end: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.widths)
+
+    def may_end(self, level: int) -> bool:
+        return self.with_end
+
+    def expand(self, level: int, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A node is the rank of its prefix among the beams of its query: enough to order their children by code."""
+        lowest = -1 if self.with_end else 0
+        tokens = torch.arange(lowest, self.widths[level], device=node.device)
+        places = (node.reshape(-1) >= 0).nonzero().view(-1)
+        owner = places.repeat_interleave(len(tokens))
+        token = tokens.repeat(len(places))
+        return owner, node.reshape(-1)[owner] * len(tokens) + token - lowest, token
+
+    def arrive(self, key: Tensor, index: Tensor) -> Tensor:
+        return key[index].argsort(dim=1).argsort(dim=1)
+
+    def leaf(self, level: int, node: Tensor) -> Tensor:
+        return torch.full_like(node, -1)
+
+
+class DeviceTrie:
+    """A trie's arrays as tensors; on a CPU they are the same memory, mapped files included."""
+
+    def __init__(self, trie: Trie, device: torch.device) -> None:
+        self.length = trie.length
+        self.roots = len(trie.tokens[0])
+        self.tokens = [_tensor(array, device) for array in trie.tokens]
+        self.bases = [_tensor(offsets.bases, device) for offsets in trie.below]
+        self.rest = [_tensor(offsets.rest, device) for offsets in trie.below]
+        # END sorts first, so a level has one where some node's first child is END.
+        self.ends = [bool((array == -1).any()) if array.dtype != np.uint8 else False for array in trie.tokens]
+
+    def bounds(self, level: int, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the children of nodes of a level begin and stop."""
+        shift = BLOCK.bit_length() - 1
+        after = node + 1
+        bases, rest = self.bases[level], self.rest[level]
+        return bases[node >> shift] + rest[node], bases[after >> shift] + rest[after]
+
+
+class TrieTree:
+    """Children in a trie, as far as masks let them be entered: one mask for all queries, or one for each."""
+
+    def __init__(
+        self, trie: DeviceTrie, live: Sequence[LevelMasks | None] | None, queries: int, device: torch.device
+    ) -> None:
+        self.trie, self.queries = trie, queries
+        self.masks: list[list[Tensor] | None] = [
+            None if levels is None else [torch.from_numpy(np.asarray(mask)).to(device) for mask in levels]
+            for levels in live or []
+        ]
+
+    @property
+    def length(self) -> int:
+        return self.trie.length
+
+    def may_end(self, level: int) -> bool:
+        return self.trie.ends[level]
+
+    def expand(self, level: int, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        flat = node.reshape(-1)
+        if level == 0:
+            child = torch.arange(self.trie.roots, device=flat.device).repeat(self.queries)
+            owner = torch.arange(self.queries, device=flat.device).repeat_interleave(self.trie.roots)
+        else:
+            empty = flat < 0
+            first, last = self.trie.bounds(level - 1, flat.clamp(min=0))
+            counts = (last - first).masked_fill_(empty, 0)
+            ends = counts.cumsum(0)
+            owner = torch.repeat_interleave(counts)
+            child = torch.arange(len(owner), device=flat.device) + (first + counts - ends)[owner]
+        if self.masks:
+            kept = self._kept(level, child, owner // node.shape[1])
+            owner, child = owner[kept], child[kept]
+        return owner, child, self.trie.tokens[level][child].long()
+
+    def _kept(self, level: int, child: Tensor, query: Tensor) -> Tensor:
+        if len(self.masks) == 1:
+            mask = self.masks[0]
+            return torch.ones_like(child, dtype=torch.bool) if mask is None else mask[level][child]
+        kept = torch.ones_like(child, dtype=torch.bool)
+        for number, mask in enumerate(self.masks):
+            if mask is not None:
+                mine = (query == number).nonzero().view(-1)
+                kept[mine] = mask[level][child[mine]]
+        return kept
+
+    def arrive(self, key: Tensor, index: Tensor) -> Tensor:
+        return key[index]
+
+    def leaf(self, level: int, node: Tensor) -> Tensor:
+        """END goes on as a chain of single children down to the last level."""
+        for above in range(level, self.length - 1):
+            down = self.trie.bounds(above, node.clamp(min=0))[0]
+            node = torch.where(node < 0, node, down)
+        return node
+
+
+_ON_DEVICE: WeakKeyDictionary[Trie, dict[torch.device, DeviceTrie]] = WeakKeyDictionary()
+
+
+def tree_of(
+    trie: Trie | FreeTree, device: torch.device, live: Sequence[LevelMasks | None] | None, queries: int
+) -> Tree:
+    """The tree that a search walks. A trie's tensors are made once per device."""
+    if isinstance(trie, FreeTree):
+        return trie
+    kept = _ON_DEVICE.setdefault(trie, {})
+    if device not in kept:
+        kept[device] = DeviceTrie(trie, device)
+    return TrieTree(kept[device], live, queries, device)
+
+
+def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")  # nobody writes into it
+        return torch.from_numpy(array).to(device)
