@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
     from callslip.model.encoders import Encoder
     from callslip.model.seq2seq import CodeWriter
+    from callslip.model.t5 import T5CodeWriter
     from callslip.search.beam import Beams
     from callslip.training.loop import TrainingLog
 
 VECTORS, MODEL, MODEL_SHAPE, TRAINING = "vectors.npy", "model.safetensors", "model.json", "training.jsonl"
+T5 = "t5"
+
+Inputs = np.ndarray | list[list[int]]
+"""Texts as a model reads them: vectors [n, dim], or token ids of each."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class GenerativeSettings:
     """Whether the judged queries of the train split are training examples."""
     query_repeat: int = 1
     """How many times a judged query is seen per epoch: it is rarer than pseudo-queries, and nearer to real ones."""
+    seq2seq: str | None = None
+    """A T5 checkpoint (name or folder) that reads the query's text and writes its code, trained as a whole, instead of
+    the small decoder that reads the encoder's vector. Wants a learning rate of about 5e-4, batches of 32 and a GPU."""
+    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
+    """With `seq2seq`: tokens of codes as new tokens of T5's vocabulary, or in codebooks of their own."""
+    seq2seq_length: int = 64
+    """With `seq2seq`: word pieces that it reads of each text."""
     decoder_width: int = 256
     """Width of the decoder."""
     decoder_layers: int = 2
@@ -99,6 +111,7 @@ class GenerativeSettings:
         if self.bucket_limit is not None:
             check_range(self, bucket_limit=1)
         check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
+        check_range(self, seq2seq_length=1)
         if self.dropout >= 1:
             raise BadSetting(f"setting 'dropout' is {self.dropout}", "Use less than 1.")
 
@@ -113,7 +126,7 @@ class GenerativeRetriever(Retriever):
     settings: GenerativeSettings
     identifiers: Identifiers
     vectors: np.ndarray
-    model: CodeWriter
+    model: CodeWriter | T5CodeWriter
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
@@ -124,11 +137,16 @@ class GenerativeRetriever(Retriever):
     # The two stages of the default fit.
 
     def _fit(self, corpus: Corpus) -> None:
+        import torch
+
         self.vectors = self.encode([d.content for d in corpus], "encoding documents")
         codes = self.make_codes(corpus)
         self.identifiers = Identifiers(corpus.doc_ids, codes)
-        examples, rows = self.examples(corpus)
-        self.train_model(examples, codes[rows])
+        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
+            torch.manual_seed(self.settings.seed)
+            self.model = self.new_model()
+            examples, rows = self.examples(corpus)
+            self.train_model(examples, codes[rows])
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         """A code for each document of the corpus, [N, L]."""
@@ -145,16 +163,40 @@ class GenerativeRetriever(Retriever):
         """How near the documents of a bucket are to the query: inner products of vectors."""
         return self.vectors[rows] @ query
 
-    def examples(self, corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-        """Training examples: vectors of texts, and the row of the document that each one belongs to."""
+    def examples(self, corpus: Corpus) -> tuple[Inputs, np.ndarray]:
+        """Training examples: texts as the model reads them (vectors, or token ids for T5), and the row of the document
+        that each one belongs to."""
         row_of = corpus.rows()
         pairs = self.training_pairs(corpus)
-        vectors = self.encode([pair.query for pair in pairs], "encoding training texts")
         rows = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        if self.settings.train_on_documents:
-            vectors = np.concatenate([vectors, self.vectors])
+        texts = [pair.query for pair in pairs]
+        documents = self.settings.train_on_documents
+        if documents:
             rows = np.concatenate([rows, np.arange(len(corpus))])
-        return vectors, rows
+        if self.settings.seq2seq is not None:
+            texts += [document.content for document in corpus] if documents else []
+            return self._t5(self.model).tokenize(texts, self.settings.seq2seq_length), rows
+        vectors = self.encode(texts, "encoding training texts")
+        return np.concatenate([vectors, self.vectors]) if documents else vectors, rows
+
+    def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
+        """Queries as the model reads them: their vectors, or token ids for T5."""
+        if self.settings.seq2seq is None:
+            return vectors
+        return self._t5(self.model).tokenize([query.text for query in queries], self.settings.seq2seq_length)
+
+    def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
+        """Some of the inputs as the model takes them, on its device."""
+        import torch
+
+        chosen = range(len(inputs)) if rows is None else rows
+        device = next(self.model.parameters()).device
+        if isinstance(inputs, list):
+            return self._t5(self.model).batch([inputs[row] for row in chosen]).to(device)
+        return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else inputs[rows])).to(device)
+
+    def _t5(self, model: Any) -> T5CodeWriter:
+        return cast("T5CodeWriter", model)
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
@@ -170,55 +212,58 @@ class GenerativeRetriever(Retriever):
             pairs += corpus.pairs("train") * s.query_repeat
         return pairs
 
-    def train_model(self, examples: np.ndarray, codes: np.ndarray) -> None:
-        """Stage two: teach a code writer to write each example's code."""
+    def train_model(self, examples: Inputs, codes: np.ndarray) -> None:
+        """Stage two: teach the model to write each example's code."""
         import torch
 
-        from callslip.device import best_device
         from callslip.training import batches
         from callslip.training.loop import train
         from callslip.training.losses import code_cross_entropy
 
         s = self.settings
-        device = best_device(s.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(s.seed)
-            self.model = self.new_model(examples.shape[1]).to(device)
-            x, y = torch.from_numpy(examples), torch.from_numpy(codes.astype(np.int64))
+        device = next(self.model.parameters()).device
+        y = torch.from_numpy(codes.astype(np.int64))
 
-            def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
-                query, code = x[rows].to(device), y[rows].to(device)
-                if s.noise:
-                    query = query + s.noise * torch.randn_like(query) / query.shape[1] ** 0.5
-                return {"generation": code_cross_entropy(self.model(query, code), code)}
+        def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
+            query, code = self.batch(examples, rows), y[rows].to(device)
+            if s.noise and s.seq2seq is None:
+                query = query + s.noise * torch.randn_like(query) / query.shape[1] ** 0.5
+            return {"generation": code_cross_entropy(self.model(query, code), code)}
 
-            self.log = train(
-                self.model,
-                lambda epoch: batches.shuffled(len(x), s.batch_size, s.seed, epoch),
-                objective,
-                epochs=s.epochs,
-                steps_per_epoch=batches.steps(len(x), s.batch_size),
-                learning_rate=s.learning_rate,
-                weight_decay=s.weight_decay,
-                phase="training the decoder",
-            )
+        self.log = train(
+            self.model,
+            lambda epoch: batches.shuffled(len(examples), s.batch_size, s.seed, epoch),
+            objective,
+            epochs=s.epochs,
+            steps_per_epoch=batches.steps(len(examples), s.batch_size),
+            learning_rate=s.learning_rate,
+            weight_decay=s.weight_decay,
+            phase="training the decoder",
+        )
 
-    def new_model(self, input_dim: int) -> CodeWriter:
+    def new_model(self) -> CodeWriter | T5CodeWriter:
         """An untrained code writer of the shape that the settings and the codes ask for."""
+        from callslip.device import best_device
         from callslip.model.seq2seq import CodeWriter
+        from callslip.model.t5 import T5CodeWriter
 
         s = self.settings
+        widths = [int(w) for w in self.identifiers.widths]
+        with_end = bool((self.identifiers.codes < 0).any())
+        if s.seq2seq is not None:
+            t5 = T5CodeWriter.from_pretrained(s.seq2seq, widths, codes=s.seq2seq_codes, with_end=with_end)
+            return t5.to(best_device(s.device))
         self._shape: dict[str, Any] = {
-            "input_dim": input_dim,
-            "widths": [int(w) for w in self.identifiers.widths],
+            "input_dim": self.vectors.shape[1],
+            "widths": widths,
             "width": s.decoder_width,
             "layers": s.decoder_layers,
             "heads": s.decoder_heads,
             "memory_slots": s.memory_slots,
             "dropout": s.dropout,
-            "with_end": bool((self.identifiers.codes < 0).any()),
+            "with_end": with_end,
         }
-        return CodeWriter(**self._shape)
+        return CodeWriter(**self._shape).to(best_device(s.device))
 
     # Search.
 
@@ -238,11 +283,13 @@ class GenerativeRetriever(Retriever):
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         vectors = self.encoder.encode([query.text for query in queries])
+        inputs = self.inputs(queries, vectors)
         live = None if mask is None else self._live(mask)
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
         while len(waiting):
-            all_beams = self.write(vectors[waiting], beam, live)
+            some = [inputs[n] for n in waiting] if isinstance(inputs, list) else inputs[waiting]
+            all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
                 one = self._collect(vectors[number], beams, mask, explain)
                 if len(one.rows) >= k or beam >= self.identifiers.unique:
@@ -251,16 +298,12 @@ class GenerativeRetriever(Retriever):
             beam = min(4 * beam, self.identifiers.unique)  # too few documents in those buckets: write more codes
         return [found[number] for number in range(len(queries))]
 
-    def write(self, vectors: np.ndarray, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
-        """Let the model write its `beam` best codes for each query vector."""
-        import torch
-
+    def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
+        """Let the model write its `beam` best codes for each query, as `inputs` gave them."""
         from callslip.search.codes import best_codes
 
-        device = next(self.model.parameters()).device
-        queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
         exact = self.settings.decoding == "exact"
-        return best_codes(self.model, queries, self.identifiers.trie(), beam, live, exact=exact)
+        return best_codes(self.model, self.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
 
     def _live(self, mask: np.ndarray) -> list[np.ndarray]:
         """A mask of rows as masks of the trie's nodes; those of the last few masks are kept."""
@@ -311,8 +354,12 @@ class GenerativeRetriever(Retriever):
 
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)
         self.identifiers.save(folder)
-        save_file({name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}, folder / MODEL)
-        (folder / MODEL_SHAPE).write_text(json.dumps(self._shape, indent=2) + "\n", encoding="utf-8")
+        if self.settings.seq2seq is not None:
+            self._t5(self.model).save(folder / T5)
+        else:
+            weights = {name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}
+            save_file(weights, folder / MODEL)
+            (folder / MODEL_SHAPE).write_text(json.dumps(self._shape, indent=2) + "\n", encoding="utf-8")
         if self.log is not None:
             lines = [json.dumps(record) for record in self.log.records]
             (folder / TRAINING).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -322,13 +369,17 @@ class GenerativeRetriever(Retriever):
 
         from callslip.device import best_device
         from callslip.model.seq2seq import CodeWriter
+        from callslip.model.t5 import T5CodeWriter
         from callslip.training.loop import TrainingLog
 
         self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
-        self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
-        self.model = CodeWriter(**self._shape)
-        self.model.load_state_dict(load_file(folder / MODEL))
+        if self.settings.seq2seq is not None:
+            self.model = T5CodeWriter.load(folder / T5)
+        else:
+            self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
+            self.model = CodeWriter(**self._shape)
+            self.model.load_state_dict(load_file(folder / MODEL))
         self.model.to(best_device(self.settings.device)).eval()
         if (folder / TRAINING).exists():
             lines = (folder / TRAINING).read_text(encoding="utf-8").splitlines()

@@ -6,8 +6,11 @@ import sys
 
 import typer
 
-from callslip import __version__
+from callslip import __version__, threads
 from callslip.errors import CallslipError
+
+SEARCHING = (["search"], ["evaluate"], ["serve"])
+"""Commands that compute little at a time, and should not take a core that others need while they wait."""
 
 app = typer.Typer(
     name="callslip",
@@ -28,6 +31,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 def main() -> None:
     """Run a command. User errors are printed without a traceback; an interrupt ends with 130."""
+    threads.prepare(searching=sys.argv[1:2] in SEARCHING)
     from callslip.cli import compare, demo, evaluate, fit, inspect, methods, search  # noqa: F401  (they register)
 
     try:

@@ -8,7 +8,8 @@ encoder's vectors are computed once and kept. For search it speaks the two verbs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +29,18 @@ from callslip.model.weights import (
 )
 
 
-class States(NamedTuple):
+@dataclass
+class States:
     """An encoder's states [B, S, input_dim], and the mask [B, S] of what is not padding."""
 
     values: Tensor
     mask: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, some: slice) -> States:
+        return States(self.values[some], self.mask[some])
 
     def to(self, device: torch.device) -> States:
         return States(self.values.to(device), self.mask.to(device))

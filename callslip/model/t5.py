@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +27,28 @@ KINDS = ("t5", "mt5")
 WRITER, CODEBOOKS = "writer.json", "codebooks.safetensors"
 
 
-class Tokens(NamedTuple):
+@dataclass
+class Tokens:
     """A batch of tokenised texts, padded on the right: ids and the mask of what is not padding, both [B, S]."""
 
     ids: Tensor
     mask: Tensor
+
+    @classmethod
+    def padded(cls, rows: Sequence[Sequence[int]], filler: int) -> Tokens:
+        longest = max(map(len, rows), default=1)
+        ids = torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        return cls(ids, mask)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, some: slice) -> Tokens:
+        """Some of the texts, without the padding that only the others needed."""
+        ids, mask = self.ids[some], self.mask[some]
+        longest = max(1, int(mask.sum(dim=1).max())) if len(mask) else 1
+        return Tokens(ids[:, :longest], mask[:, :longest])
 
     def to(self, device: torch.device) -> Tokens:
         return Tokens(self.ids.to(device), self.mask.to(device))
@@ -110,9 +128,15 @@ class T5CodeWriter(nn.Module):
             t5.resize_token_embeddings(size + sum(widths), mean_resizing=False)
         return cls(t5, widths, tokenizer=tokenizer, **options)
 
-    def tokenize(self, texts: Sequence[str], longest: int = 512) -> Tokens:
-        batch = self.tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
-        return Tokens(batch["input_ids"], batch["attention_mask"])
+    def tokenize(self, texts: Sequence[str], longest: int = 512) -> list[list[int]]:
+        """Ids of each text, at most `longest` of them, the end of sequence included."""
+        if not texts:
+            return []
+        ids = self.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        return [row or [self.t5.config.eos_token_id] for row in ids]
+
+    def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        return Tokens.padded(rows, int(self.t5.config.pad_token_id or 0))
 
     @property
     def length(self) -> int:
