@@ -73,6 +73,7 @@ def compare(
 
     from callslip.errors import BadSetting, UnknownName
     from callslip.evaluation.comparison import Comparison
+    from callslip.evaluation.pruning import check_decoding
 
     data = as_corpus(corpus)
     names = list(dict.fromkeys(methods))
@@ -80,6 +81,9 @@ def compare(
         raise BadSetting("no methods to compare", "Name some: --methods bm25,dense.")
     retrievers = {name: make(name, preset=None) for name in names}  # a misspelt name fails before hours of work
     known = {field.name for r in retrievers.values() for field in dataclasses.fields(r.settings)}
+    if options.get("exact"):
+        for retriever in retrievers.values():
+            check_decoding(retriever)
     for setting in settings or {}:
         if setting not in known:
             raise UnknownName("setting", setting, known)

@@ -18,6 +18,9 @@ def evaluate(
     measures: options.MeasuresOption = None,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Hits per query.")] = 100,
     typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Search exactly, too, and report what the beam loses to pruning.")
+    ] = False,
     set_: options.SearchSetOption = None,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
@@ -33,12 +36,15 @@ def evaluate(
 
     from callslip.evaluation.evaluate import evaluate_with_run
     from callslip.evaluation.measures import DEFAULT_MEASURES
+    from callslip.evaluation.pruning import check_decoding
     from callslip.evaluation.runs import write_run
 
     retriever = options.open_index(index, set_)
+    if exact:
+        check_decoding(retriever)  # before a large corpus is read
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     report, found = evaluate_with_run(
-        retriever, data, split=split, measures=measures or DEFAULT_MEASURES, depth=depth, typos=typos
+        retriever, data, split=split, measures=measures or DEFAULT_MEASURES, depth=depth, typos=typos, exact=exact
     )
     if retriever.corpus_fingerprint.get("sha256") != report.dataset.get("sha256"):
         report.notes.append("The index was fitted on other data than this corpus (their fingerprints differ).")

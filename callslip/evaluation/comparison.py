@@ -149,6 +149,7 @@ class Comparison:
                 "identifiers",
                 "shared_codes",
                 "seen",
+                "pruning",
                 "settings",
                 "versions",
                 "seed",

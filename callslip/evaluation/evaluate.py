@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from callslip.corpus.documents import Corpus, Query
+from callslip.corpus.documents import Corpus, Judgements, Query
 from callslip.errors import BadSetting
-from callslip.evaluation.measures import DEFAULT_MEASURES, Run, cutoff_of, parse_measures
+from callslip.evaluation.measures import DEFAULT_MEASURES, Run, cutoff_of, parse_measures, per_query
+from callslip.evaluation.pruning import DECODINGS, Pruning, check_decoding, decoding_as, measure_pruning
 from callslip.evaluation.report import Report, evaluate_run
 from callslip.evaluation.shared_codes import group_by_code
 from callslip.evaluation.typos import typo_queries
@@ -29,14 +30,19 @@ def evaluate(
     typos: int = 0,
     name: str = "",
     seed: int = 0,
+    exact: bool = False,
 ) -> Report:
     """Search every judged query of the split for `depth` hits (more if a measure looks deeper) and measure them.
 
     `typos` puts that many typing errors into each query. If documents can share a code, the report adds
     the optimistic and expected figures; if there are training queries, the seen/unseen split.
+
+    `exact` adds what the beam loses to pruning: the queries are searched once more, exactly (or by beam search, if
+    the settings say exact). Measures and hits are compared as searches give them, codes as the model writes them
+    when it may write just as many as the beam is wide; see `callslip.evaluation.pruning` for why that is two things.
     """
     return evaluate_with_run(
-        retriever, corpus, split=split, measures=measures, depth=depth, typos=typos, name=name, seed=seed
+        retriever, corpus, split=split, measures=measures, depth=depth, typos=typos, name=name, seed=seed, exact=exact
     )[0]
 
 
@@ -50,8 +56,11 @@ def evaluate_with_run(
     typos: int = 0,
     name: str = "",
     seed: int = 0,
+    exact: bool = False,
 ) -> tuple[Report, Run]:
     """As `evaluate`, with the run that was measured."""
+    if exact:
+        check_decoding(retriever)
     parsed = parse_measures(measures)
     queries, judgements = corpus.split(split)
     if not queries:
@@ -63,8 +72,9 @@ def evaluate_with_run(
     codes = code_quality(retriever)
     shared = shares_codes(retriever, codes)
     # Whole buckets are needed for the expected figures, so the last one must not be cut at `depth`.
-    found, seconds = search_all(retriever, list(queries.values()), depth + (codes["bucket_max"] if shared else 0))
-    run: Run = {qid: [(hit.doc_id, hit.score) for hit in whole_buckets(hits, depth)] for qid, hits in found.items()}
+    k = depth + (codes["bucket_max"] if shared else 0)
+    found, seconds = search_all(retriever, list(queries.values()), k)
+    run = run_of(found, depth)
     buckets = {
         qid: group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth)) for qid, hits in found.items()
     }
@@ -87,7 +97,44 @@ def evaluate_with_run(
         settings=retriever.describe()["settings"],
         seed=seed,
     )
+    if exact:
+        report.pruning = pruning_of(retriever, list(queries.values()), k, depth, report, run, judgements, parsed)
     return report, run
+
+
+def pruning_of(
+    retriever: Retriever,
+    queries: list[Query],
+    k: int,
+    depth: int,
+    report: Report,
+    run: Run,
+    judgements: Judgements,
+    measures: list[Any],
+) -> Pruning:
+    """What the beam loses, given the report and run of the decoding that the settings say; the other is searched."""
+    writer = check_decoding(retriever)
+    mine = writer.settings.decoding
+    other = DECODINGS[mine == "beam"]
+    with decoding_as(writer, other):
+        found, seconds = search_all(writer, queries, k)
+    theirs = run_of(found, depth)
+    return measure_pruning(
+        writer,
+        queries,
+        k,
+        runs={mine: run, other: theirs},
+        seconds={mine: report.timings["search_seconds"], other: seconds},
+        values={mine: report.per_query, other: per_query(theirs, judgements, measures)},
+        confidence=report.confidence,
+        resamples=report.resamples,
+        seed=report.seed,
+    )
+
+
+def run_of(found: dict[str, Hits], depth: int) -> Run:
+    """The first `depth` hits of each query, and those that share the last one's code."""
+    return {qid: [(hit.doc_id, hit.score) for hit in whole_buckets(hits, depth)] for qid, hits in found.items()}
 
 
 def search_all(retriever: Retriever, queries: list[Query], k: int) -> tuple[dict[str, Hits], float]:

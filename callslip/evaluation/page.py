@@ -79,6 +79,7 @@ def comparison_page(comparison: Comparison) -> str:
         f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in comparison.notes())}</ul>',
         _shared(comparison),
         _seen(comparison),
+        _pruning(comparison),
         "<h2>How each was made</h2>",
         *(_details(comparison, name) for name in comparison.reports),
         f"<footer>Data set {digest}</footer>",
@@ -157,6 +158,26 @@ def _seen(comparison: Comparison) -> str:
         return ""
     head = ["System, queries of which …", "queries", *comparison.measures]
     return "<h2>Seen and unseen answers</h2>" + _table(map(escape, head), rows)
+
+
+def _pruning(comparison: Comparison) -> str:
+    """What beams lose against exact search, for the systems where it was measured."""
+    rows, told = [], []
+    for name, report in comparison.reports.items():
+        if (pruning := report.pruning) is None:
+            continue
+        losses = [pruning.measures[measure] for measure in comparison.measures]
+        rows.append([f"{escape(name)}, beam of {pruning.beam:,}", *(f"{loss.beam:.4f}" for loss in losses)])
+        rows.append([f"{escape(name)}, exact", *(f"{loss.exact:.4f}" for loss in losses)])
+        differences = (
+            f"{mean:+.4f}<small>{low:+.3f} to {high:+.3f}</small>" for mean, low, high in (x.difference for x in losses)
+        )
+        rows.append([f"{escape(name)}, exact − beam", *differences])
+        told.append(f'<p class="hint">{escape(name)}: {escape(" ".join(pruning.sentences()))}</p>')
+    if not rows:
+        return ""
+    head = map(escape, ["System, search", *comparison.measures])
+    return "<h2>What beams lose to pruning</h2>" + _table(head, rows) + "".join(told)
 
 
 def _details(comparison: Comparison, name: str) -> str:

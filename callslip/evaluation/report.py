@@ -15,6 +15,7 @@ from callslip.corpus.documents import Corpus, Judgements
 from callslip.errors import BadInput, BadSetting
 from callslip.evaluation.measures import DEFAULT_MEASURES, PerQuery, Run, cutoff_of, parse_measures, per_query
 from callslip.evaluation.plain import plain, to_json, write_json
+from callslip.evaluation.pruning import Pruning
 from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures
 from callslip.evaluation.significance import CONFIDENCE, RESAMPLES, Interval, bootstrap_intervals
 from callslip.versions import versions
@@ -60,6 +61,8 @@ class Report:
     """measure -> ranked, optimistic, expected; for methods whose documents can share a code."""
     seen: dict[str, Group] | None = None
     """The keys of SEEN_GROUPS -> queries and figures, if the seen documents were given."""
+    pruning: Pruning | None = None
+    """What the beam loses against exact search, if that was asked for."""
     identifiers: dict[str, Any] = field(default_factory=dict)
     """Quality of the codes, as callslip.identifiers.quality finds it."""
     timings: dict[str, float] = field(default_factory=dict)
@@ -79,7 +82,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: no NaN, no NumPy types, everything that `from_dict` needs."""
         data: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "queries": self.queries}
-        data |= {key: value for key, value in vars(self).items() if key not in ("measures", "seen", "per_query")}
+        data |= {
+            key: value for key, value in vars(self).items() if key not in ("measures", "seen", "pruning", "per_query")
+        }
         data["measures"] = _figures_to_dict(self.measures)
         data["seen"] = self.seen and {
             key: {
@@ -89,6 +94,7 @@ class Report:
             }
             for key, part in self.seen.items()
         }
+        data["pruning"] = self.pruning and self.pruning.to_dict()
         data["per_query"] = self.per_query
         return plain(data)
 
@@ -101,6 +107,8 @@ class Report:
             known["seen"] = {
                 key: Group(part["queries"], _figures_from_dict(part["measures"])) for key, part in data["seen"].items()
             }
+        if known.get("pruning"):
+            known["pruning"] = Pruning.from_dict(data["pruning"])
         return cls(**known)
 
     def save(self, path: str | Path) -> None:

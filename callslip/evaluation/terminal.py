@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from callslip.evaluation.comparison import Comparison
+    from callslip.evaluation.pruning import Pruning
     from callslip.evaluation.report import Report
 
 
@@ -22,6 +23,9 @@ def report_view(report: Report) -> Any:
         parts += [Text("\nDocuments that share a code"), _shared_table(report)]
     if report.seen:
         parts += [Text("\nBy whether the answers had training queries"), _seen_table(report)]
+    if report.pruning:
+        parts += [Text(f"\nWhat the beam of {report.pruning.beam:,} loses to pruning"), _pruning_table(report.pruning)]
+        parts += [Text(sentence) for sentence in report.pruning.sentences()]
     for heading, values in (("Times", report.timings), ("Codes", report.identifiers)):
         shown = [f"{key.replace('_', ' ')} {_number(v)}" for key, v in values.items() if _is_number(v)]
         if shown:
@@ -81,6 +85,14 @@ def _seen_table(report: Report) -> Any:
     for key, group in (report.seen or {}).items():
         figures = (f"{group.measures[name].mean:.4f}" if group.measures else "–" for name in names)
         table.add_row(SEEN_GROUPS[key], f"{group.queries:,}", *figures)
+    return table
+
+
+def _pruning_table(pruning: Pruning) -> Any:
+    table = new_table("measure", "beam", "exact", "exact − beam", "interval")
+    for name, loss in pruning.measures.items():
+        difference, low, high = loss.difference
+        table.add_row(name, f"{loss.beam:.4f}", f"{loss.exact:.4f}", f"{difference:+.4f}", f"{low:+.4f} to {high:+.4f}")
     return table
 
 

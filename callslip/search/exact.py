@@ -15,7 +15,7 @@ from torch import Tensor
 
 from callslip.model.scores import ChildScores, as_scores
 from callslip.search.beam import Beams, CodeModel
-from callslip.search.selection import best_candidates, log_sum
+from callslip.search.selection import best_candidates, check_numbers, log_sum
 from callslip.search.trees import LevelMasks, tree_of
 
 if TYPE_CHECKING:
@@ -113,13 +113,16 @@ class _DepthFirst:
         if self.renormalise:
             gain = gain - log_sum(gain, owner, len(node))[owner]
         totals = total[owner] + gain
+        check_numbers(totals)
+        possible = totals > -torch.inf  # as in beam search, a code that cannot be is not found
         gains = torch.cat([gains[owner], gain[:, None]], dim=1)
         tokens = torch.cat([tokens[owner], token[:, None]], dim=1)
         last = level + 1 == self.tree.length
         done = torch.ones_like(token, dtype=torch.bool) if last else token < 0
-        if bool(done.any()):
-            self.keep(self.tree.leaf(level, child[done]), totals[done], gains[done], tokens[done])
-        on = (~done & (totals >= self.bar)).nonzero().view(-1)
+        ended = done & possible
+        if bool(ended.any()):
+            self.keep(self.tree.leaf(level, child[ended]), totals[ended], gains[ended], tokens[ended])
+        on = (~done & possible & (totals >= self.bar)).nonzero().view(-1)
         on = on[totals[on].argsort(descending=True, stable=True)]
         for at in range(0, len(on), self.chunk):
             some = on[at : at + self.chunk]

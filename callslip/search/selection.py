@@ -32,12 +32,17 @@ def best_candidates(score: Tensor, key: Tensor, query: Tensor | None, size: int,
         order = table.gather(1, by_key).argsort(dim=1, descending=True, stable=True)
         index = by_key.gather(1, order)[:, :most]
         values = table.gather(1, index)
-    if bool(values.isnan().any()):
-        raise CallslipError("the model's scores are not numbers", "Its training went wrong: fit again.")
+    check_numbers(values)
     values, index = values[:, :n], index[:, :n]
     if starts is not None:
         index = (index + starts[:, None]).masked_fill_(values == -torch.inf, 0)
     return values, index
+
+
+def check_numbers(scores: Tensor) -> None:
+    """A NaN would be sorted somewhere, and the list would look like any other."""
+    if bool(scores.isnan().any()):
+        raise CallslipError("the model's scores are not numbers", "Its training went wrong: fit again.")
 
 
 def log_sum(gain: Tensor, owner: Tensor, count: int) -> Tensor:

@@ -1,0 +1,190 @@
+"""What a beam loses to pruning: the same queries, searched by the beam and exactly.
+
+Two things are compared, and kept apart. *Codes*: the model writes as many codes as the beam is wide, once by beam
+search and once exactly (`GenerativeRetriever.write`); here nothing grows. *Measures, hits and search times*: whole
+searches as a user gets them. A search whose codes hold fewer documents than were asked for writes more codes, four
+times as many at a time, and a wider beam prunes less; so these figures show what pruning costs in practice, and at a
+great depth they may hide what the beam alone would have lost. `grown` says how many queries that concerns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from callslip.corpus.documents import Query
+from callslip.errors import Unsupported
+from callslip.evaluation.measures import PerQuery, Run
+from callslip.evaluation.significance import Interval, bootstrap_intervals
+from callslip.retriever import Retriever
+from callslip.search import buckets
+
+if TYPE_CHECKING:
+    from callslip.generative import GenerativeRetriever
+    from callslip.search.beam import Beams
+
+Decoding = Literal["beam", "exact"]
+DECODINGS: tuple[Decoding, Decoding] = ("beam", "exact")
+FIRST_HITS = 10
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One measure under both searches."""
+
+    beam: float
+    exact: float
+    difference: Interval
+    """Exact minus beam, with the bootstrap interval of the differences query by query."""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What the beam loses. Shares are of the queries of the split, from 0 to 1."""
+
+    beam: int
+    """The width that the settings say, and how many codes both ways wrote."""
+    measures: dict[str, Loss]
+    best_lost: float
+    """Share of queries whose best code of all the beam did not write."""
+    codes_found: float
+    """Mean share of the `beam` best codes of all that the beam wrote."""
+    hits_differ: float
+    """Share of queries whose first 10 hits are other documents, or the same in another order."""
+    grown: float
+    """Share of queries for whose hits one of the searches wrote more codes than `beam`. The measures and hits of these
+    queries are those of a wider beam; the two figures on codes are not touched by it."""
+    write_ms: dict[str, float]
+    """Milliseconds per query to write `beam` codes, by beam and exact."""
+    search_ms: dict[str, float]
+    """Milliseconds per query of the whole search, by beam and exact: encoding, growing and ranking included."""
+
+    def to_dict(self) -> dict[str, Any]:
+        losses = {
+            name: {**asdict(loss), "difference": loss.difference._asdict()} for name, loss in self.measures.items()
+        }
+        return {**vars(self), "measures": losses}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Pruning:
+        """The figures that `to_dict` gave."""
+        losses = {
+            name: Loss(loss["beam"], loss["exact"], Interval(**loss["difference"]))
+            for name, loss in data["measures"].items()
+        }
+        return cls(**{field.name: data[field.name] for field in fields(cls)} | {"measures": losses})
+
+    def sentences(self) -> list[str]:
+        """All but the measures, for people."""
+        told = [
+            f"The beam lost the best code of {_percent(self.best_lost)} of the queries, and wrote "
+            f"{_percent(self.codes_found)} of the {self.beam:,} best codes. The first {FIRST_HITS} hits differ for "
+            f"{_percent(self.hits_differ)}.",
+            "Milliseconds per query: "
+            f"writing {self.write_ms['beam']:.3g} by beam and {self.write_ms['exact']:.3g} exactly, "
+            f"searching {self.search_ms['beam']:.3g} and {self.search_ms['exact']:.3g}.",
+        ]
+        if self.grown:
+            told.append(
+                f"For {_percent(self.grown)} of the queries the hits needed more codes than {self.beam:,}: their "
+                "measures and hits are those of a wider beam, the shares of codes are not."
+            )
+        return told
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def check_decoding(retriever: Retriever) -> GenerativeRetriever:
+    """The retriever, if it has a beam that can be compared with exact search."""
+    from callslip.generative import GenerativeRetriever
+
+    if isinstance(retriever, GenerativeRetriever) and "decoding" in retriever.search_settings:
+        return retriever
+    raise Unsupported(
+        f"{retriever.method} has no setting 'decoding': it writes no codes itself, so no beam of its own can lose any",
+        "Leave out --exact (exact=True), or evaluate a method that writes codes, such as dsi-semantic, on its own.",
+    )
+
+
+@contextmanager
+def decoding_as(retriever: GenerativeRetriever, decoding: Decoding) -> Iterator[None]:
+    """Search this way for a while; the settings are as before afterwards, whatever happens."""
+    before = retriever.settings
+    retriever.settings = replace(before, decoding=decoding)
+    try:
+        yield
+    finally:
+        retriever.settings = before
+
+
+def measure_pruning(
+    retriever: GenerativeRetriever,
+    queries: Sequence[Query],
+    k: int,
+    runs: Mapping[Decoding, Run],
+    seconds: Mapping[Decoding, float],
+    values: Mapping[Decoding, PerQuery],
+    **bounds: Any,
+) -> Pruning:
+    """What the beam loses, given for each decoding the run of the queries searched for k hits, the seconds that took,
+    and the run's values per query. `bounds` go to the bootstrap."""
+    best_lost, codes_found, grown, writing = _compare_codes(retriever, queries, k)
+    differ = [
+        [doc_id for doc_id, _ in runs["beam"].get(query.query_id, [])[:FIRST_HITS]]
+        != [doc_id for doc_id, _ in runs["exact"].get(query.query_id, [])[:FIRST_HITS]]
+        for query in queries
+    ]
+    per_query = 1000 / len(queries)
+    return Pruning(
+        beam=retriever.settings.beam,
+        measures=_losses(values["beam"], values["exact"], **bounds),
+        best_lost=best_lost,
+        codes_found=codes_found,
+        hits_differ=float(np.mean(differ)),
+        grown=grown,
+        write_ms={decoding: writing[decoding] * per_query for decoding in DECODINGS},
+        search_ms={decoding: seconds[decoding] * per_query for decoding in DECODINGS},
+    )
+
+
+def _losses(beam: PerQuery, exact: PerQuery, **bounds: Any) -> dict[str, Loss]:
+    ids = list(next(iter(beam.values())))
+    first, second = (np.array([[values[name][qid] for name in beam] for qid in ids]) for values in (beam, exact))
+    differences = bootstrap_intervals(second - first, **bounds)  # resampling differences keeps each query's pair
+    means = zip(first.mean(axis=0).tolist(), second.mean(axis=0).tolist(), differences)
+    return dict(zip(beam, (Loss(*of_one) for of_one in means)))
+
+
+def _compare_codes(
+    retriever: GenerativeRetriever, queries: Sequence[Query], k: int
+) -> tuple[float, float, float, dict[Decoding, float]]:
+    """Shares of queries that lost their best code, of codes found, and of queries that need more codes for k hits;
+    and the seconds of writing. Nothing is written under a filter, but deleted documents have no codes."""
+    beam, mask = retriever.settings.beam, retriever.mask(None)
+    live = None if mask is None else retriever._live(mask)
+    wanted = min(k, len(retriever)) if beam < retriever.identifiers.unique else 0
+    lost, found, grown = [], [], []
+    writing: dict[Decoding, float] = dict.fromkeys(DECODINGS, 0.0)
+    for start in range(0, len(queries), BATCH):
+        vectors = retriever.encoder.encode([query.text for query in queries[start : start + BATCH]])
+        lists: dict[Decoding, list[Beams]] = {}
+        for decoding in DECODINGS:
+            with decoding_as(retriever, decoding):
+                began = time.perf_counter()
+                lists[decoding] = retriever.write(vectors, beam, live)
+                writing[decoding] += time.perf_counter() - began
+        for some, best in zip(lists["beam"], lists["exact"], strict=True):
+            there = np.isin(best.nodes, some.nodes)
+            lost.append(not there[:1].all())  # no code at all, as when all documents are deleted, is no loss
+            found.append(there.mean() if len(there) else 1.0)
+            held = (len(buckets.candidates(beams, retriever.identifiers, mask)[0]) for beams in (some, best))
+            grown.append(min(held) < wanted)
+    return float(np.mean(lost)), float(np.mean(found)), float(np.mean(grown)), writing

@@ -1,0 +1,123 @@
+"""From codes to documents: buckets and their order against plain loops, and the limit of a bucket end to end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callslip.identifiers.table import END, Identifiers
+from callslip.methods import make
+from callslip.search import buckets
+from callslip.search.beam import Beams
+
+QUICK = {"encoder": "scratch", "epochs": 5, "decoder_width": 32, "width": 4, "length": 1, "batch_size": 64}
+EIGHTHS = st.integers(-8, 8).map(lambda n: n / 8)  # few values, so that ties are common
+
+
+def plain_candidates(written, codes, mask):
+    """(row, beam) of every document whose code was written: code after code, documents of a code by row."""
+    found = []
+    for beam, code in enumerate(written):
+        for row, own in enumerate(codes):
+            if own == code and (mask is None or mask[row]):
+                found.append((row, beam))
+    return found
+
+
+def plain_order(rows, beam, scores, similarity, limit):
+    """Positions by key; those beyond the `limit` most similar of their bucket after all others."""
+
+    def key(at):
+        return (beam[at] if scores is None else -scores[at], -similarity[at], rows[at])
+
+    def place(at):
+        mine = [other for other in range(len(rows)) if beam[other] == beam[at]]
+        return sorted(mine, key=lambda other: (-similarity[other], rows[other])).index(at)
+
+    over = [limit is not None and place(at) >= limit for at in range(len(rows))]
+    return sorted(range(len(rows)), key=lambda at: (over[at], *key(at)))
+
+
+@st.composite
+def written(draw):
+    """Codes of documents, some shared and some short, and what beams wrote: codes that exist, and codes that do not."""
+    tokens = st.integers(0, 2)
+    code = st.tuples(tokens, tokens) | tokens.map(lambda token: (token, END))
+    codes = draw(st.lists(code, min_size=1, max_size=14))
+    wrote = draw(st.lists(code | st.just((7, 7)), unique=True, max_size=8))
+    mask = draw(st.none() | st.lists(st.booleans(), min_size=len(codes), max_size=len(codes)).map(np.array))
+    return codes, wrote, mask
+
+
+def beams_of(wrote, table: Identifiers, scores=None) -> Beams:
+    tokens = np.array(wrote, np.int64).reshape(len(wrote), 2)
+    values = np.zeros(len(wrote), np.float32) if scores is None else np.array(scores, np.float32)
+    return Beams(table.trie().leaves_of(tokens), values, np.zeros(tokens.shape, np.float32), tokens)
+
+
+@settings(max_examples=150, deadline=None)
+@given(written())
+def test_candidates_are_the_documents_of_the_codes(made):
+    codes, wrote, mask = made
+    table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
+    beams = beams_of(wrote, table)
+    assert [code in codes for code in wrote] == (beams.nodes >= 0).tolist()
+    rows, beam = buckets.candidates(beams, table, mask)
+    assert list(zip(rows.tolist(), beam.tolist(), strict=True)) == plain_candidates(wrote, codes, mask)
+
+
+@settings(max_examples=150, deadline=None)
+@given(written(), st.sampled_from(["bucket", "sum", "union"]), st.none() | st.integers(1, 4), st.data())
+def test_merged_is_the_plain_order(made, ranking, limit, data):
+    codes, wrote, mask = made
+    table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
+    beams = beams_of(wrote, table, sorted(data.draw(st.lists(EIGHTHS, min_size=len(wrote), max_size=len(wrote))))[::-1])
+    rows, beam = buckets.candidates(beams, table, mask)
+    similarity = np.array(data.draw(st.lists(EIGHTHS, min_size=len(rows), max_size=len(rows))), np.float32)
+    scores = {"bucket": None, "sum": beams.scores[beam] + 2 * similarity, "union": similarity}[ranking]
+    order = buckets.merged(rows, beam, scores, similarity, limit)
+    assert order.tolist() == plain_order(rows, beam, scores, similarity, limit)
+
+
+@pytest.fixture(scope="module")
+def crowded(small_corpus):
+    """Four buckets of about ten documents each."""
+    index = make("dsi-semantic", QUICK).fit(small_corpus)
+    assert index.identifiers.unique == 4
+    return index
+
+
+@pytest.mark.parametrize("ranking", ["bucket", "sum", "union"])
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_crowded_bucket_does_not_starve_the_others(crowded, small_corpus, ranking, limit):
+    for query in list(small_corpus.queries.values())[::9]:
+        free = crowded.adjust({"ranking": ranking, "bucket_limit": None}).search(query, k=40, explain=True)
+        whole = [(hit.doc_id, hit.code, hit.why["similarity"]) for hit in free]
+        crowded.adjust({"bucket_limit": limit})
+        counted: dict[tuple[int, ...], int] = {}
+        for hit in crowded.search(query, k=4 * limit):
+            counted[hit.code] = counted.get(hit.code, 0) + 1
+        assert counted == dict.fromkeys(counted, limit) and len(counted) == 4
+        # The rest of the list is the free list's, first those within the limit and then those beyond it.
+        kept = set()
+        for code in counted:
+            bucket = sorted((item for item in whole if item[1] == code), key=lambda item: -item[2])
+            kept |= {doc_id for doc_id, _, _ in bucket[:limit]}
+        within = [doc_id for doc_id, _, _ in whole if doc_id in kept]
+        beyond = [doc_id for doc_id, _, _ in whole if doc_id not in kept]
+        for k in (1, 10, 40):
+            assert crowded.search(query, k=k).doc_ids == (within + beyond)[:k]
+
+
+def test_a_limit_does_not_cost_hits_when_few_buckets_are_allowed(crowded):
+    """A filter that leaves one bucket: all its documents come, though they are beyond the limit."""
+    from callslip.search.filters import Filter
+
+    crowded.adjust({"ranking": "bucket", "bucket_limit": 1})
+    ids, codes = crowded.identifiers.in_row_order()
+    mine = [doc_id for doc_id, code in zip(ids, codes.tolist(), strict=True) if code == codes[0].tolist()]
+    assert len(mine) > 1
+    hits = crowded.search("violin", k=len(mine), filter=Filter(allow=frozenset(mine)))
+    assert sorted(hits.doc_ids) == sorted(mine)
