@@ -284,15 +284,15 @@ class GenerativeRetriever(Retriever):
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         vectors = self.encoder.encode([query.text for query in queries])
         inputs = self.inputs(queries, vectors)
-        live = None if mask is None else self._live(mask)
+        live = None if mask is None else self.live_nodes(mask)
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
         while len(waiting):
             some = [inputs[n] for n in waiting] if isinstance(inputs, list) else inputs[waiting]
             all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
-                one = self._collect(vectors[number], beams, mask, explain)
-                if len(one.rows) >= k or beam >= self.identifiers.unique:
+                one, within = self._collect(vectors[number], beams, mask, explain)
+                if within >= k or beam >= self.identifiers.unique:
                     found[int(number)] = one
             waiting = np.array([n for n in waiting if int(n) not in found], dtype=np.int64)
             beam = min(4 * beam, self.identifiers.unique)  # too few documents in those buckets: write more codes
@@ -305,7 +305,7 @@ class GenerativeRetriever(Retriever):
         exact = self.settings.decoding == "exact"
         return best_codes(self.model, self.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
 
-    def _live(self, mask: np.ndarray) -> list[np.ndarray]:
+    def live_nodes(self, mask: np.ndarray) -> list[np.ndarray]:
         """A mask of rows as masks of the trie's nodes; those of the last few masks are kept."""
         trie = self.identifiers.trie()
         for known, of, nodes in self._node_masks:
@@ -315,7 +315,8 @@ class GenerativeRetriever(Retriever):
         self._node_masks = [(mask, trie, nodes), *self._node_masks[:3]]
         return nodes
 
-    def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> Found:
+    def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
+        """The documents of the beams' buckets, ranked, and how many of them are within their bucket's limit."""
         rows, beam = buckets.candidates(beams, self.identifiers, mask)
         similarity = self.rank(query, rows)
         s = self.settings
@@ -324,7 +325,8 @@ class GenerativeRetriever(Retriever):
             "sum": beams.scores[beam] + s.similarity_weight * similarity,
             "union": similarity,
         }[s.ranking]
-        order = buckets.merged(rows, beam, None if s.ranking == "bucket" else scores, similarity, s.bucket_limit)
+        by_code = s.ranking == "bucket"
+        order, within = buckets.merged(rows, beam, None if by_code else scores, similarity, s.bucket_limit)
         rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]
         why = None
         if explain:
@@ -337,7 +339,7 @@ class GenerativeRetriever(Retriever):
                 }
                 for b, value in zip(beam, similarity, strict=True)
             ]
-        return Found(rows, scores, beams.codes[beam], why)
+        return Found(rows, scores, beams.codes[beam], why), within
 
     # A living index.
 

@@ -169,17 +169,18 @@ def _compare_codes(
     """Shares of queries that lost their best code, of codes found, and of queries that need more codes for k hits;
     and the seconds of writing. Nothing is written under a filter, but deleted documents have no codes."""
     beam, mask = retriever.settings.beam, retriever.mask(None)
-    live = None if mask is None else retriever._live(mask)
+    live = None if mask is None else retriever.live_nodes(mask)
     wanted = min(k, len(retriever)) if beam < retriever.identifiers.unique else 0
     lost, found, grown = [], [], []
     writing: dict[Decoding, float] = dict.fromkeys(DECODINGS, 0.0)
     for start in range(0, len(queries), BATCH):
-        vectors = retriever.encoder.encode([query.text for query in queries[start : start + BATCH]])
+        batch = list(queries[start : start + BATCH])
+        inputs = retriever.inputs(batch, retriever.encoder.encode([query.text for query in batch]))
         lists: dict[Decoding, list[Beams]] = {}
         for decoding in DECODINGS:
             with decoding_as(retriever, decoding):
                 began = time.perf_counter()
-                lists[decoding] = retriever.write(vectors, beam, live)
+                lists[decoding] = retriever.write(inputs, beam, live)
                 writing[decoding] += time.perf_counter() - began
         for some, best in zip(lists["beam"], lists["exact"], strict=True):
             there = np.isin(best.nodes, some.nodes)

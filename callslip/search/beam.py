@@ -36,7 +36,7 @@ class CodeModel(Protocol):
 class Beams:
     """Finished beams of one query, best first."""
 
-    nodes: np.ndarray  # [n] nodes of the trie's last level; -1 for a code that no document has
+    nodes: np.ndarray  # [n] nodes of the trie's last level; -1 after an unconstrained search (`Trie.leaves_of`)
     scores: np.ndarray  # [n] log-probability of the whole code
     levels: np.ndarray  # [n, L] log-probability of each token; 0 after END
     codes: np.ndarray  # [n, L] the tokens, END (-1) after a short code

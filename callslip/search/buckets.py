@@ -30,16 +30,17 @@ def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) 
 
 def merged(
     rows: np.ndarray, beam: np.ndarray, scores: np.ndarray | None, similarity: np.ndarray, limit: int | None = None
-) -> np.ndarray:
+) -> tuple[np.ndarray, int]:
     """The order of the candidates: by score, or by their code's place among the beams if there are no scores; then by
     similarity, then by row. Of each bucket, the documents beyond the `limit` most similar come after all others, so
-    that one crowded bucket cannot fill the list."""
+    that one crowded bucket cannot fill the list. Also says how many are within their bucket's limit."""
     first = beam if scores is None else -scores
     order = np.lexsort((rows, -similarity, first))
     if limit is None:
-        return order
+        return order, len(order)
     inside = np.lexsort((rows, -similarity, beam))
     starts = np.searchsorted(beam[inside], beam[inside])
     place = np.empty(len(rows), np.int64)
     place[inside] = np.arange(len(rows)) - starts  # among the documents of its bucket
-    return order[np.argsort(place[order] >= limit, kind="stable")]
+    beyond = place[order] >= limit
+    return order[np.argsort(beyond, kind="stable")], int((~beyond).sum())

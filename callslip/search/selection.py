@@ -48,5 +48,6 @@ def check_numbers(scores: Tensor) -> None:
 def log_sum(gain: Tensor, owner: Tensor, count: int) -> Tensor:
     """log of the sum of exp(gain) over the candidates of each owner."""
     highest = gain.new_full((count,), -torch.inf).scatter_reduce_(0, owner, gain, "amax")
+    highest = highest.masked_fill_(highest == -torch.inf, 0)  # an owner whose children are all impossible
     total = gain.new_zeros(count).index_add_(0, owner, (gain - highest[owner]).exp())
-    return total.log() + highest
+    return total.masked_fill_(total == 0, 1).log() + highest

@@ -77,8 +77,9 @@ def test_merged_is_the_plain_order(made, ranking, limit, data):
     rows, beam = buckets.candidates(beams, table, mask)
     similarity = np.array(data.draw(st.lists(EIGHTHS, min_size=len(rows), max_size=len(rows))), np.float32)
     scores = {"bucket": None, "sum": beams.scores[beam] + 2 * similarity, "union": similarity}[ranking]
-    order = buckets.merged(rows, beam, scores, similarity, limit)
+    order, within = buckets.merged(rows, beam, scores, similarity, limit)
     assert order.tolist() == plain_order(rows, beam, scores, similarity, limit)
+    assert within == sum(min(limit or len(rows), size) for size in np.bincount(beam))
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +122,11 @@ def test_a_limit_does_not_cost_hits_when_few_buckets_are_allowed(crowded):
     assert len(mine) > 1
     hits = crowded.search("violin", k=len(mine), filter=Filter(allow=frozenset(mine)))
     assert sorted(hits.doc_ids) == sorted(mine)
+
+
+def test_a_narrow_beam_grows_for_the_sake_of_the_limit(crowded, small_corpus):
+    """One bucket would hold k documents, but only `limit` of them may come before others."""
+    crowded.adjust({"ranking": "bucket", "bucket_limit": 2, "beam": 1})
+    hits = crowded.search(next(iter(small_corpus.queries.values())), k=6)
+    crowded.adjust({"bucket_limit": None, "beam": 50})
+    assert len(hits) == 6 and len({hit.code for hit in hits}) >= 3
