@@ -32,9 +32,9 @@ class Graph:
         self.inputs.append(self._info(name, shape, kind))
         return name
 
-    def output(self, value: str, name: str) -> None:
-        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
-        self.outputs.append(self._info(name, None, "float32"))
+    def output(self, value: str) -> None:
+        """Give a computed value back; outputs come in the order in which they were named here."""
+        self.outputs.append(self._info(value, None, "float32"))
 
     def _info(self, name: str, shape: list[int | None] | None, kind: str) -> Any:
         proto = self.onnx.TensorProto
@@ -58,9 +58,10 @@ class Graph:
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
-    def split(self, value: str, parts: int, axis: int = -1) -> list[str]:
-        names = [f"{self._new()}_{part}" for part in range(parts)]
-        self.nodes.append(self.onnx.helper.make_node("Split", [value], names, axis=axis, num_outputs=parts))
+    def split(self, value: str, *sizes: int, axis: int = -1) -> list[str]:
+        names = [f"{self._new()}_{part}" for part in range(len(sizes))]
+        lengths = self.constant(np.array(sizes, np.int64))
+        self.nodes.append(self.onnx.helper.make_node("Split", [value, lengths], names, axis=axis))
         return names
 
     def reshape(self, value: str, shape: list[int]) -> str:

@@ -46,7 +46,6 @@ class OnnxEngine:
         self.encoding = _encoder_graph(encoder).session(threads) if encoder else None
         self.reading = _read_graph(decoder).session(threads)
         self.stepping = _step_graph(decoder).session(threads)
-        self.shape = np.array([0, -1, decoder.heads, decoder.inner // decoder.heads], np.int64)
         self.nothing = np.zeros((1, 1, 1, 1), np.float32)
 
     def encode(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -68,14 +67,12 @@ class OnnxEngine:
         )
 
     def step(self, state: OnnxState, x: Tensor, parents: Tensor | None) -> Tensor:
-        shape = x.shape
-        before = len(state.past[0])
-        self.shape[0] = shape[0]
+        shape, heads, before = x.shape, self.decoder.heads, len(state.past[0])
         feed: dict[str, Any] = {
             "x": x.reshape(-1, shape[2]).numpy(),
             "rows": np.arange(before) if parents is None else rows_of(parents, before).numpy(),
             "mask": state.mask,
-            "shape": self.shape,
+            "shape": np.array([shape[0], -1, heads, self.decoder.inner // heads], np.int64),
             **state.cross,
         }
         feed.update((f"past_{layer}", past) for layer, past in enumerate(state.past))
@@ -91,7 +88,8 @@ def _encoder_graph(weights: EncoderWeights) -> Graph:
     x = graph.input("x", [None, None, len(weights.final.weight)])
     bias = graph.input("bias", [None, weights.heads, None, None])
     for own, feed in weights.layers:
-        q, k, v = _qkv(graph, x, own)
+        inner = len(own.qkv.weight) // 3
+        q, k, v = graph.split(_qkv(graph, x, own), inner, inner, inner)
         heads = [0, 0, weights.heads, -1]
         query = graph.op("Transpose", graph.reshape(q, heads), perm=[0, 2, 1, 3])
         keys = graph.op("Transpose", graph.reshape(k, heads), perm=[0, 2, 3, 1])
@@ -99,19 +97,23 @@ def _encoder_graph(weights: EncoderWeights) -> Graph:
         mixed = graph.op("Transpose", _attention(graph, query, keys, values, bias), perm=[0, 2, 1, 3])
         x = graph.op("Add", graph.affine(graph.reshape(mixed, [0, 0, -1]), own.out), x)
         x = _feed_forward(graph, x, feed)
-    graph.output(graph.norm(x, weights.final), "states")
+    graph.output(graph.norm(x, weights.final))
     return graph
 
 
 def _read_graph(weights: DecoderWeights) -> Graph:
     graph = Graph()
-    model = weights.layers[0][1].key_value.weight.shape[1]
-    memory = graph.input("memory", [None, None, model])
-    for layer, (_, cross, _) in enumerate(weights.layers):
-        keys, values = graph.split(graph.affine(memory, cross.key_value), 2)
+    if weights.memory is None:
+        memory = graph.input("memory", [None, None, weights.layers[0][1].key_value.weight.shape[1]])
+    else:
+        read = graph.input("memory", [None, None, weights.memory.project.weight.shape[1]])
+        flat = graph.reshape(graph.affine(read, weights.memory.project), [0, -1, len(weights.memory.norm.weight)])
+        memory = graph.norm(flat, weights.memory.norm)
+    for _, cross, _ in weights.layers:
+        keys, values = graph.split(graph.affine(memory, cross.key_value), weights.inner, weights.inner)
         heads = [0, 0, weights.heads, -1]
-        graph.output(graph.op("Transpose", graph.reshape(keys, heads), perm=[0, 2, 3, 1]), f"keys_{layer}")
-        graph.output(graph.op("Transpose", graph.reshape(values, heads), perm=[0, 2, 1, 3]), f"values_{layer}")
+        graph.output(graph.op("Transpose", graph.reshape(keys, heads), perm=[0, 2, 3, 1]))
+        graph.output(graph.op("Transpose", graph.reshape(values, heads), perm=[0, 2, 1, 3]))
     return graph
 
 
@@ -131,23 +133,23 @@ def _step_graph(weights: DecoderWeights) -> Graph:
         x = _cross_attention(graph, x, cross, keys, values, mask, shape)
         x = _feed_forward(graph, x, feed)
         kept.append(now)
-    graph.output(graph.norm(x, weights.final), "hidden")
-    for layer, now in enumerate(kept):
-        graph.output(now, f"kept_{layer}")
+    for value in (graph.norm(x, weights.final), *kept):
+        graph.output(value)
     return graph
 
 
-def _qkv(graph: Graph, x: str, weights: SelfAttentionWeights) -> list[str]:
-    return graph.split(graph.affine(graph.norm(x, weights.norm), weights.qkv), 3)
+def _qkv(graph: Graph, x: str, weights: SelfAttentionWeights) -> str:
+    return graph.affine(graph.norm(x, weights.norm), weights.qkv)
 
 
 def _self_attention(
     graph: Graph, x: str, weights: SelfAttentionWeights, past: str, rows: str, bias: str | None, heads: int
 ) -> tuple[str, str]:
-    query, key, value = _qkv(graph, x, weights)
-    now = graph.op("Unsqueeze", graph.op("Concat", key, value, axis=1), graph.constant(np.array([1], np.int64)))
+    inner = len(weights.qkv.weight) // 3
+    query, now = graph.split(_qkv(graph, x, weights), inner, 2 * inner)
+    now = graph.reshape(now, [0, 1, -1])
     kept = graph.op("Concat", graph.op("Gather", past, rows, axis=0), now, axis=1)  # [n, written, 2 * inner]
-    keys, values = graph.split(graph.reshape(kept, [0, 0, 2 * heads, -1]), 2, axis=2)
+    keys, values = graph.split(graph.reshape(kept, [0, 0, 2 * heads, -1]), heads, heads, axis=2)
     mixed = _attention(
         graph,
         graph.reshape(query, [0, heads, 1, -1]),
@@ -178,7 +180,8 @@ def _attention(graph: Graph, query: str, keys: str, values: str, bias: str | Non
 def _feed_forward(graph: Graph, x: str, weights: FeedForwardWeights) -> str:
     high = graph.affine(graph.norm(x, weights.norm), weights.up)
     if weights.gated:
-        gate, linear = graph.split(high, 2)
+        half = len(weights.up.weight) // 2
+        gate, linear = graph.split(high, half, half)
         high = graph.op("Mul", graph.activation(gate, weights.activation), linear)
     else:
         high = graph.activation(high, weights.activation)

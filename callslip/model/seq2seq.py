@@ -23,6 +23,7 @@ from callslip.model.weights import (
     DecoderWeights,
     Engine,
     FeedForwardWeights,
+    MemoryWeights,
     Norm,
     SelfAttentionWeights,
     State,
@@ -124,9 +125,10 @@ class CodeWriter(nn.Module):
     def start(self, queries: Tensor | States) -> tuple[State, Tensor]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
         engine = self._ready()
-        memory, mask = self.memory(queries)
-        state = engine.read(memory, mask)
-        x = (self.begin + self.levels.weight[0]).expand(len(memory), 1, -1)
+        mask = queries.mask if isinstance(queries, States) else None
+        read = queries.values if isinstance(queries, States) else queries.unsqueeze(1)
+        state = engine.read(read, mask)
+        x = (self.begin + self.levels.weight[0]).expand(len(queries), 1, -1)
         return state, self._scores(engine.step(state, x, None), 0)
 
     def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
@@ -145,7 +147,8 @@ class CodeWriter(nn.Module):
         """The weights as a search engine has them, laid out anew after they changed."""
         if self._engine is None:
             layers = [layer.weights() for layer in self.layers]
-            weights = DecoderWeights(layers, _norm(self.norm), self.layers[0].itself.heads)
+            memory = MemoryWeights(Affine.joined(self.to_memory), self.slots, _norm(self.memory_norm))
+            weights = DecoderWeights(layers, _norm(self.norm), self.layers[0].itself.heads, memory=memory)
             self._engine = engine_for(weights, name=self.engine_name)
         return self._engine
 

@@ -41,7 +41,7 @@ class TorchEngine:
     """See `Engine`."""
 
     def __init__(self, decoder: DecoderWeights, encoder: EncoderWeights | None = None) -> None:
-        self.inner, self.heads, self.bias = decoder.inner, decoder.heads, decoder.bias
+        self.inner, self.heads, self.bias, self.memory = decoder.inner, decoder.heads, decoder.bias, decoder.memory
         self.final = decoder.final
         self.layers = [
             (_SelfAttention(own, decoder.heads), _CrossAttention(cross, decoder.heads), _FeedForward(feed))
@@ -65,6 +65,9 @@ class TorchEngine:
         return normed(x, self.encoder.final)
 
     def read(self, memory: Tensor, mask: Tensor | None) -> TorchState:
+        if self.memory is not None:
+            flat = functional.linear(memory, self.memory.project.weight, self.memory.project.bias)
+            memory = normed(flat.view(len(memory), -1, len(self.memory.norm.weight)), self.memory.norm)
         return TorchState([cross.keys_values(memory) for _, cross, _ in self.layers], padding(memory, mask))
 
     def step(self, state: TorchState, x: Tensor, parents: Tensor | None) -> Tensor:

@@ -97,6 +97,7 @@ class T5CodeWriter(nn.Module):
                 self.register_buffer(f"ids_{level}", ids, persistent=False)
         self.engine_name: EngineName = engine
         self._engine: Engine | None = None
+        self._heads: dict[tuple[int, int], Tensor] = {}
 
     def _ids(self, vocabulary: Sequence[int] | None) -> list[Tensor]:
         """The places of each level's tokens in T5's vocabulary; END is its end of sequence."""
@@ -204,15 +205,23 @@ class T5CodeWriter(nn.Module):
     def _scores(self, hidden: Tensor, level: int) -> Tensor | ChildScores:
         hidden = hidden * self.scale
         if self.normalise == "children":
-            return SparseScores(hidden, self.head(level))
+            return SparseScores(hidden, self._kept_head(level))
         if self.normalise == "level":
-            return functional.log_softmax(functional.linear(hidden, self.head(level)), dim=-1)
+            return functional.log_softmax(functional.linear(hidden, self._kept_head(level)), dim=-1)
         everything = functional.linear(hidden, self.t5.lm_head.weight)
         chosen = everything[..., self.get_buffer(f"ids_{level}")]
         return chosen - everything.logsumexp(dim=-1, keepdim=True)
 
+    def _kept_head(self, level: int) -> Tensor:
+        """The output weights of a level, gathered once: those of 30,000 words are 60 MB."""
+        key = (self.widths[level], 0 if self.codes == "words" else level)  # every level has the same words
+        if key not in self._heads:
+            self._heads[key] = self.head(level).detach()
+        return self._heads[key]
+
     def _ready(self) -> Engine:
         if self._engine is None:
+            self._heads.clear()
             self._engine = engine_for(decoder_weights(self.t5), encoder_weights(self.t5), self.engine_name)
         return self._engine
 
@@ -270,12 +279,12 @@ def _load_checkpoint(name: str) -> tuple[Any, Any]:
                 f"Use one of kind {' or '.join(KINDS)}, such as t5-small.",
             )
         return (
-            AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval(),
+            AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True).eval(),
             AutoTokenizer.from_pretrained(name),
         )
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CallslipError(
             f"the T5 checkpoint {name!r} cannot be loaded ({reason})",
-            "Give the name of a T5 model on the hub, or a folder with config.json, model.safetensors and a tokenizer.",
+            "Give a T5 on the hub, or a folder with config.json, tokenizer, model.safetensors (pickles are not read).",
         ) from None

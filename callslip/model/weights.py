@@ -66,6 +66,15 @@ class FeedForwardWeights:
 
 
 @dataclass
+class MemoryWeights:
+    """Each vector that is read becomes `slots` vectors of the decoder's width, normed."""
+
+    project: Affine
+    slots: int
+    norm: Norm
+
+
+@dataclass
 class DecoderWeights:
     """Pre-norm layers. Queries of attention are scaled already."""
 
@@ -74,15 +83,13 @@ class DecoderWeights:
     heads: int
     bias: Callable[[int], Tensor] | None = None
     """What the newest of n tokens adds to its attention to each of them, [n, heads]; none adds nothing."""
+    memory: MemoryWeights | None = None
+    """How what is read becomes what cross-attention attends to; none takes it as it is."""
 
     @property
     def inner(self) -> int:
         """Heads times the width of a head."""
         return len(self.layers[0][0].qkv.weight) // 3
-
-    @property
-    def example(self) -> Tensor:
-        return self.final.weight
 
 
 @dataclass
@@ -111,7 +118,8 @@ class Engine(Protocol):
         """Run the encoder, if there is one: embeddings [Q, S, model], mask [Q, S] -> states [Q, S, model]."""
 
     def read(self, memory: Tensor, mask: Tensor | None) -> Any:
-        """Begin with what the beams will attend to: memory [Q, S, model]; `mask` [Q, S] is 0 where it is padding."""
+        """Begin with what the beams will attend to: memory [Q, S, what is read]; `mask` [Q, S] is 0 where it is
+        padding."""
 
     def step(self, state: Any, x: Tensor, parents: Tensor | None) -> Tensor:
         """Write one token on each beam: embeddings [Q, beams, model] -> decoder states [Q, beams, model]. `parents`

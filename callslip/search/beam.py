@@ -8,7 +8,7 @@ to another. Ties are broken by node, that is by code, so the same scores always 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,27 +51,26 @@ class _Places:
 
     node: Tensor
     total: Tensor
-    gains: Tensor  # [queries, beams, level]
-    tokens: Tensor  # [queries, beams, level]
 
-    def take(self, order: Tensor) -> _Places:
-        deep = order[:, :, None].expand(-1, -1, self.gains.shape[2])
-        return _Places(
-            self.node.gather(1, order),
-            self.total.gather(1, order),
-            self.gains.gather(1, deep),
-            self.tokens.gather(1, deep),
-        )
 
-    def where(self, kept: Tensor) -> _Places:
-        """The same places, empty where they are not kept."""
-        empty = ~kept
-        return _Places(
-            self.node.masked_fill(empty, -1), self.total.masked_fill(empty, -torch.inf), self.gains, self.tokens
-        )
+@dataclass
+class _Level:
+    """What was chosen at a level, [queries, chosen], and which of it went on: enough to trace codes back."""
 
-    def first(self, n: int) -> _Places:
-        return _Places(self.node[:, :n], self.total[:, :n], self.gains[:, :n], self.tokens[:, :n])
+    parents: Tensor  # places of the level before
+    tokens: Tensor
+    gains: Tensor
+    onward: Tensor | None = None  # [queries, places]: which of the chosen; none if all
+
+
+@dataclass
+class _Ended:
+    """Codes that are finished: where they stand among the chosen of their level, with leaf node and score."""
+
+    level: int
+    chosen: Tensor
+    leaf: Tensor
+    total: Tensor
 
 
 def beam_search(
@@ -93,87 +92,97 @@ def beam_search(
         state, first = model.start(queries)
         step = as_scores(first)
         tree = tree_of(trie, step.device, live, step.queries)
-        places = _root(step)
-        finished: list[_Places] = []
+        zero = torch.zeros((step.queries, 1), device=step.device)
+        places = _Places(zero.long(), zero)
+        levels: list[_Level] = []
+        ended: list[_Ended] = []
         for level in range(tree.length):
             last = level + 1 == tree.length
-            places, parents = _grow(tree, level, places, step, beam, renormalise)
+            places, chosen = _grow(tree, level, places, step, beam, renormalise)
+            levels.append(chosen)
             if last or tree.may_end(level):
-                ended, places, parents = _set_aside(places, parents, beam, last)
-                finished.append(replace(ended, node=tree.leaf(level, ended.node)))
-            if not places.node.shape[1]:  # all are finished, or a mask lets no code through
-                finished.append(places)
+                finished, places = _set_aside(places, chosen, beam, last)
+                finished.level, finished.leaf = level, tree.leaf(level, finished.leaf)
+                ended.append(finished)
+            if last or not places.node.shape[1]:  # all are finished, or a mask lets no code through
                 break
-            step = as_scores(model.advance(state, parents, places.tokens[:, :, -1]))
-        return _merged(finished, tree.length, beam)
-
-
-def _root(step: ChildScores) -> _Places:
-    size, device = step.queries, step.device
-    empty = torch.zeros((size, 1, 0), device=device)
-    return _Places(
-        torch.zeros((size, 1), dtype=torch.int64, device=device), torch.zeros((size, 1), device=device), empty,
-        empty.long(),
-    )  # fmt: skip
+            parents, tokens = chosen.parents, chosen.tokens
+            if chosen.onward is not None:
+                parents, tokens = parents.gather(1, chosen.onward), tokens.gather(1, chosen.onward)
+            step = as_scores(model.advance(state, parents, tokens))
+        return _trace(levels, ended, tree.length, beam)
 
 
 def _grow(
     tree: Tree, level: int, places: _Places, step: ChildScores, beam: int, renormalise: bool
-) -> tuple[_Places, Tensor]:
-    """The best children of all beams of each query, and the place that each continues. Where a code may end here,
-    up to `beam` more: those that end will not need a place."""
+) -> tuple[_Places, _Level]:
+    """The best children of all beams of each query. Where a code may end here, up to `beam` more: those that end
+    will not need a place."""
     size, before = places.node.shape
     owner, child, token = tree.expand(level, places.node)
     gain = step.of(owner, token)
     if renormalise:
         gain = gain - log_sum(gain, owner, size * before)[owner]
-    score = places.total.reshape(-1)[owner] + gain
+    score = places.total.reshape(-1)[owner] + gain if level else gain
     wanted = 2 * beam if tree.may_end(level) and level + 1 < tree.length else beam
     values, index = best_candidates(score, child, owner // before if size > 1 else None, size, wanted)
-    parents = owner[index] - torch.arange(0, size * before, before, device=owner.device)[:, None]
-    node = tree.arrive(child, index)
+    parents, node = owner[index], tree.arrive(child, index)
     if size > 1:  # a query may have fewer candidates than another
+        parents = parents - torch.arange(0, size * before, before, device=owner.device)[:, None]
         empty = values == -torch.inf
         parents, node = parents.masked_fill_(empty, 0), node.masked_fill_(empty, -1)
-    deep = parents[:, :, None].expand(-1, -1, level)
-    grown = _Places(
-        node,
-        values,
-        torch.cat([places.gains.gather(1, deep), gain[index].unsqueeze(2)], dim=2),
-        torch.cat([places.tokens.gather(1, deep), token[index].unsqueeze(2)], dim=2),
-    )
-    return grown, parents
+    return _Places(node, values), _Level(parents, token[index], gain[index])
 
 
-def _set_aside(places: _Places, parents: Tensor, beam: int, last: bool) -> tuple[_Places, _Places, Tensor]:
+def _set_aside(places: _Places, chosen: _Level, beam: int, last: bool) -> tuple[_Ended, _Places]:
     """Separate the beams that are finished (END within the best `beam`, or anything at the last level) from those
     that go on, of which the best `beam` are kept."""
+    here = torch.arange(places.node.shape[1], device=places.node.device).expand_as(places.node)
     if last:
-        return places, places.first(0), parents[:, :0]
-    ending = places.tokens[:, :, -1] < 0
-    ended = places.where(ending & (places.node >= 0)).first(beam)
+        return _Ended(0, here, places.node, places.total), places
+    ending = (chosen.tokens < 0) & (places.node >= 0)
+    ended = _Ended(
+        0,
+        here[:, :beam],
+        places.node[:, :beam].masked_fill(~ending[:, :beam], -1),
+        places.total[:, :beam].masked_fill(~ending[:, :beam], -torch.inf),
+    )
     going = (places.node >= 0) & ~ending
     width = min(beam, int(going.sum(dim=1).max()) if going.numel() else 0)
-    order = (~going).to(torch.int8).argsort(dim=1, stable=True)[:, :width]
-    on = places.where(going).take(order)
-    return ended, on, parents.gather(1, order)
+    chosen.onward = (~going).to(torch.int8).argsort(dim=1, stable=True)[:, :width]
+    node, total = (values.gather(1, chosen.onward) for values in (places.node, places.total))
+    stays = going.gather(1, chosen.onward)
+    return ended, _Places(node.masked_fill(~stays, -1), total.masked_fill(~stays, -torch.inf))
 
 
-def _merged(finished: list[_Places], length: int, beam: int) -> list[Beams]:
-    """The beams that were finished at different levels, as one list for each query."""
-    finished = [part for part in finished if part.node.shape[1]] or finished[:1]
-    node, total = (torch.cat([getattr(part, name) for part in finished], dim=1) for name in ("node", "total"))
-    codes = torch.cat([_filled(part.tokens, length, -1) for part in finished], dim=1)
-    gains = torch.cat([_filled(part.gains, length, 0.0) for part in finished], dim=1)
-    arrays = [tensor.cpu().numpy() for tensor in (node, total, gains, codes)]
+def _trace(levels: list[_Level], ended: list[_Ended], length: int, beam: int) -> list[Beams]:
+    """Codes and their scores by level, from the last token back to the first, as one list for each query."""
+    parts = [_trace_back(levels, one, length) for one in ended if one.leaf.shape[1]]
+    if not parts:
+        none = np.zeros((len(levels[0].tokens), 0))
+        parts = [(none.astype(np.int64), none, np.zeros((*none.shape, length)), np.zeros((*none.shape, length), int))]
     found = []
-    for one in zip(*arrays, strict=True):
+    whole = parts[0] if len(parts) == 1 else [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+    for one in zip(*whole, strict=True):
         real = np.flatnonzero(one[1] > -np.inf)
-        if len(finished) > 1:
+        if len(parts) > 1:
             real = real[np.lexsort((*one[3][real].T[::-1], -one[1][real]))]
         found.append(Beams(*(array[real[:beam]] for array in one)))
     return found
 
 
-def _filled(values: Tensor, length: int, filler: float) -> Tensor:
-    return torch.nn.functional.pad(values, (0, length - values.shape[2]), value=filler)
+def _trace_back(
+    levels: list[_Level], ended: _Ended, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    at = ended.chosen.cpu().numpy()
+    query = np.arange(len(at))[:, None]
+    gains = np.zeros((*at.shape, length), np.float32)
+    codes = np.full((*at.shape, length), -1, np.int64)
+    for level in range(ended.level, -1, -1):
+        one = levels[level]
+        gains[:, :, level] = one.gains.cpu().numpy()[query, at]
+        codes[:, :, level] = one.tokens.cpu().numpy()[query, at]
+        at = one.parents.cpu().numpy()[query, at]
+        if level and (onward := levels[level - 1].onward) is not None:
+            at = onward.cpu().numpy()[query, at]
+    return ended.leaf.cpu().numpy(), ended.total.cpu().numpy(), gains, codes

@@ -77,6 +77,8 @@ class DeviceTrie:
     def __init__(self, trie: Trie, device: torch.device) -> None:
         self.length = trie.length
         self.roots = len(trie.tokens[0])
+        self.first = torch.arange(self.roots, device=device)
+        self.root = torch.zeros_like(self.first)
         self.tokens = [_tensor(array, device) for array in trie.tokens]
         self.bases = [_tensor(offsets.bases, device) for offsets in trie.below]
         self.rest = [_tensor(offsets.rest, device) for offsets in trie.below]
@@ -113,12 +115,15 @@ class TrieTree:
     def expand(self, level: int, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         flat = node.reshape(-1)
         if level == 0:
-            child = torch.arange(self.trie.roots, device=flat.device).repeat(self.queries)
-            owner = torch.arange(self.queries, device=flat.device).repeat_interleave(self.trie.roots)
+            child, owner = self.trie.first, self.trie.root
+            if self.queries > 1:
+                child = child.repeat(self.queries)
+                owner = torch.arange(self.queries, device=flat.device).repeat_interleave(self.trie.roots)
         else:
-            empty = flat < 0
-            first, last = self.trie.bounds(level - 1, flat.clamp(min=0))
-            counts = (last - first).masked_fill_(empty, 0)
+            first, last = self.trie.bounds(level - 1, flat.clamp(min=0) if self.queries > 1 else flat)
+            counts = last - first
+            if self.queries > 1:  # one query has no empty places
+                counts.masked_fill_(flat < 0, 0)
             ends = counts.cumsum(0)
             owner = torch.repeat_interleave(counts)
             child = torch.arange(len(owner), device=flat.device) + (first + counts - ends)[owner]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from small_t5 import save_small_t5
 
 from callslip.corpus import Document, doc2query
 from callslip.errors import BadSetting, CallslipError
@@ -18,26 +19,7 @@ DOCUMENTS = [
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A random T5 of a few thousand weights and a tokenizer of whole words, saved as usual."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
-
-    vocabulary = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    folder = tmp_path_factory.mktemp("checkpoint")
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=len(vocabulary), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
-        decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
+    return save_small_t5(tmp_path_factory.mktemp("checkpoint"), WORDS)
 
 
 def test_queries_for_every_document_in_order(checkpoint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_t5 import save_small_t5
 
 import callslip
 from callslip.errors import CallslipError, Unsupported
@@ -43,24 +44,8 @@ def corpus() -> callslip.Corpus:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
-
-    vocabulary = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    folder = tmp_path_factory.mktemp("t5")
-    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=len(vocabulary), d_model=48, d_kv=12, d_ff=96, num_layers=1, num_heads=4, dropout_rate=0.0,
-        decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
+    shape = {"d_model": 48, "d_kv": 12, "d_ff": 96, "num_heads": 4, "dropout_rate": 0.0}
+    return save_small_t5(tmp_path_factory.mktemp("t5"), WORDS, **shape)
 
 
 @pytest.fixture(scope="module", params=["tokens", "codebooks"])
@@ -103,6 +88,16 @@ def test_new_documents_and_deletions(index, corpus):
     assert {"3", "new"} <= set(index.search(corpus.documents[3].text, k=25).doc_ids)
     index.delete(["new"])
     assert "new" not in index.search(corpus.documents[3].text, k=25).doc_ids
+
+
+def test_pickled_weights_are_not_read(corpus, checkpoint, tmp_path):
+    import shutil
+
+    shutil.copytree(checkpoint, tmp_path / "t5")
+    (tmp_path / "t5" / "model.safetensors").rename(tmp_path / "t5" / "pytorch_model.bin")
+    settings = {"encoder": "scratch", "seq2seq": str(tmp_path / "t5"), "pseudo_queries": []}
+    with pytest.raises(CallslipError, match="safetensors"):
+        callslip.fit(corpus, method="dsi-semantic", settings=settings)
 
 
 def test_what_is_no_t5_is_refused(corpus, tmp_path):
