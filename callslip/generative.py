@@ -346,6 +346,12 @@ class GenerativeRetriever(Retriever):
     def _add(self, documents: list[Document]) -> None:
         vectors = self.encode([d.content for d in documents], "encoding new documents")
         codes = self.assign(documents, vectors)
+        # A deleted document keeps its row, and a new one may have its name.
+        again = [d.doc_id for d in documents if d.doc_id in self.identifiers]
+        if again:
+            held = self.identifiers
+            held = held.renamed({name: f"deleted {name} {held.rows[held.position_of(name)]}" for name in again})
+            self.identifiers = held
         self.identifiers = self.identifiers.with_added([d.doc_id for d in documents], codes)
         self.vectors = np.concatenate([self.vectors, vectors])
 

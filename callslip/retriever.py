@@ -104,6 +104,8 @@ class Retriever:
         explain: bool = False,
     ) -> list[Hits]:
         """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query."""
+        if isinstance(queries, str):
+            raise BadSetting("search_batch takes a list of queries, not one string", "Use search for one query.")
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
         self._fitted()
         if not self.reads_histories and any(query.history and not query.text for query in asked):
@@ -155,6 +157,8 @@ class Retriever:
 
     def delete(self, doc_ids: Iterable[str]) -> None:
         """Stop returning these documents. Model weights may still remember them until the next fit."""
+        if isinstance(doc_ids, str):
+            raise BadSetting(f"delete takes a list of doc_ids, not {doc_ids!r}", f"Write delete([{doc_ids!r}]).")
         known = self.row_of()
         wanted = list(doc_ids)
         for doc_id in wanted:
@@ -236,6 +240,8 @@ class Retriever:
         self._row_of = None
 
     def _as_query(self, number: int, query: str | Query) -> Query:
+        if not isinstance(query, (str, Query)):
+            raise BadSetting(f"a query is a text or a Query, not {type(query).__name__}")
         return query if isinstance(query, Query) else Query(str(number), query)
 
     def _hits(self, found: Found, k: int) -> Hits:

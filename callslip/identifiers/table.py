@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -261,6 +261,10 @@ class Identifiers:
             merged.append(doc_id)
         merged += self.doc_ids[last:]
         return Identifiers._sorted(merged, new_codes, rows)
+
+    def renamed(self, names: Mapping[str, str]) -> Identifiers:
+        """The same table with other names for some documents."""
+        return Identifiers._sorted([names.get(doc_id, doc_id) for doc_id in self.doc_ids], self.codes, self.rows)
 
     def without(self, doc_ids: Iterable[str]) -> Identifiers:
         """The table without some documents: what the others, in their old order, would have given."""

@@ -123,6 +123,8 @@ class Trie:
 
     def leaves_of(self, codes: np.ndarray) -> np.ndarray:
         """The node of the last level of each code [n, L], or -1 where the code does not exist."""
+        if codes.ndim != 2 or codes.shape[1] != self.length:
+            raise BadSetting(f"codes of shape {codes.shape} in a trie of {self.length} levels")
         return np.array([self.node_of(code) for code in codes.tolist()], np.int64).reshape(len(codes))
 
     def prefix_of(self, level: int, node: int) -> tuple[int, ...]:

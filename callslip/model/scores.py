@@ -13,6 +13,10 @@ class ChildScores(Protocol):
     """Scores of one level for every beam, asked for child by child."""
 
     @property
+    def normalised(self) -> bool:
+        """Whether they are log-probabilities."""
+
+    @property
     def queries(self) -> int: ...
     @property
     def device(self) -> torch.device: ...
@@ -25,6 +29,7 @@ class DenseScores:
     """Log-probabilities of all outputs of the level, [queries, beams, outputs]; the last one may mean END."""
 
     values: Tensor
+    normalised: bool = True
 
     @property
     def queries(self) -> int:
@@ -44,11 +49,12 @@ class DenseScores:
 class SparseScores:
     """Logits of a large vocabulary, computed only for the children that are asked for.
 
-    Not normalised: sensible where the search renormalises over the children, or where a method ranks by logits.
+    Not normalised, so the search renormalises over the children.
     """
 
     hidden: Tensor  # [queries, beams, width]
     table: Tensor  # [vocabulary, width]; the last row may mean END
+    normalised: bool = False
 
     @property
     def queries(self) -> int:

@@ -8,7 +8,8 @@ engine, and the head computes the current level's outputs only.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.errors import BadSetting, CallslipError, IndexCorrupt, Unsupported
+from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 from callslip.model.engines import EngineName, engine_for
 from callslip.model.scores import ChildScores, SparseScores
 from callslip.model.t5_weights import decoder_weights, encoder_weights
@@ -37,9 +38,10 @@ class Tokens:
     @classmethod
     def padded(cls, rows: Sequence[Sequence[int]], filler: int) -> Tokens:
         longest = max(map(len, rows), default=1)
-        ids = torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        return cls(ids, mask)
+        ids = [[*row, *[filler] * (longest - len(row))] for row in rows]
+        mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+        both = (torch.tensor(values, dtype=torch.int64).view(len(rows), longest) for values in (ids, mask))
+        return cls(*both)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,13 +80,22 @@ class T5CodeWriter(nn.Module):
             raise Unsupported(
                 f"a {t5.config.model_type} checkpoint cannot write codes", f"Use a model of kind {' or '.join(KINDS)}."
             )
+        for name, given, choices in (
+            ("codes", codes, ("tokens", "codebooks", "words")),
+            ("normalise", normalise, ("level", "vocabulary", "children")),
+            ("engine", engine, ("auto", "onnx", "torch")),
+        ):
+            if given not in choices:
+                raise UnknownName(name, str(given), choices)
+        if not len(widths) or min(widths) < 1:
+            raise BadSetting(f"widths {list(widths)}", "Give the number of tokens of each level, at least one.")
         if normalise == "vocabulary" and codes == "codebooks":
             raise BadSetting("codebooks have no place in T5's vocabulary", "Use normalise=level, or codes=tokens.")
         self.t5, self.tokenizer = t5, tokenizer
         self.widths = tuple(int(width) for width in widths)
         self.codes, self.with_end, self.normalise = codes, with_end, normalise
         self.scale = t5.config.d_model**-0.5 if getattr(t5.config, "scale_decoder_outputs", False) else 1.0
-        self.begin = int(t5.config.decoder_start_token_id or t5.config.pad_token_id or 0)
+        self.begin = int(getattr(t5.config, "decoder_start_token_id", None) or t5.config.pad_token_id or 0)
         outputs = [width + with_end for width in self.widths]  # the last output of a level means: the code ends
         if codes == "codebooks":
             model = t5.config.d_model
@@ -105,7 +116,7 @@ class T5CodeWriter(nn.Module):
         end = [self.t5.config.eos_token_id] if self.with_end else []
         if self.codes == "words":
             words = list(range(size)) if vocabulary is None else list(vocabulary)
-            if min(words) < 0 or max(words) >= size or max(self.widths) > len(words):
+            if not words or min(words) < 0 or max(words) >= size or max(self.widths) > len(words):
                 raise BadSetting(f"codes of words do not fit into a vocabulary of {size} and {len(words)} words")
             self.vocabulary: list[int] | None = words
             return [torch.tensor(words[:width] + end) for width in self.widths]
@@ -229,6 +240,10 @@ class T5CodeWriter(nn.Module):
         self._engine = None
         return super().train(mode)
 
+    def load_state_dict(self, *arguments: Any, **more: Any) -> Any:
+        self._engine = None
+        return super().load_state_dict(*arguments, **more)
+
     def _apply(self, *arguments: Any, **more: Any) -> T5CodeWriter:
         self._engine = None  # moved to another device or type
         return super()._apply(*arguments, **more)
@@ -239,9 +254,10 @@ class T5CodeWriter(nn.Module):
         """The checkpoint in transformers' layout, the codebooks if any, and what the codes look like."""
         from safetensors.torch import save_file
 
-        self.t5.save_pretrained(folder)
-        if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(folder)
+        with quiet():
+            self.t5.save_pretrained(folder)
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(folder)
         own = {k: v.contiguous().cpu() for k, v in self.state_dict().items() if not k.startswith("t5.")}
         if own:
             save_file(own, folder / CODEBOOKS)
@@ -268,23 +284,68 @@ class T5CodeWriter(nn.Module):
         return writer.eval()
 
 
+def check_checkpoint(name: str) -> None:
+    """Refuse what is no T5 before hours of other work: only the small files are read."""
+    _checked(name, _read_config)
+
+
 def _load_checkpoint(name: str) -> tuple[Any, Any]:
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+    _checked(name, _read_config)
+    return _checked(name, _read_all)
+
+
+def _read_config(name: str) -> None:
+    from transformers import AutoConfig
+
+    folder = Path(name)
+    if folder.is_dir() and not any((folder / file).is_file() for file in ("tokenizer.json", "spiece.model")):
+        # transformers would make up a tokenizer that knows no word
+        raise BadInput(folder, "holds no tokenizer: neither tokenizer.json nor spiece.model")
+    config = AutoConfig.from_pretrained(name)
+    if config.model_type not in KINDS:
+        raise Unsupported(
+            f"{name} is a {config.model_type} checkpoint, which cannot write codes", "Use a T5, such as t5-small."
+        )
+
+
+def _read_all(name: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    with quiet():
+        t5, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
+        missing = sorted(report["missing_keys"])
+        if missing:
+            raise BadInput(name, f"lacks {len(missing)} weights of a whole T5, {missing[0]} among them")
+        return t5.eval(), AutoTokenizer.from_pretrained(name)
+
+
+def _checked(name: str, read: Callable[[str], Any]) -> Any:
+    from safetensors import SafetensorError
 
     try:
-        config = AutoConfig.from_pretrained(name)
-        if config.model_type not in KINDS:
-            raise Unsupported(
-                f"{name} is a {config.model_type} checkpoint",
-                f"Use one of kind {' or '.join(KINDS)}, such as t5-small.",
-            )
-        return (
-            AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True).eval(),
-            AutoTokenizer.from_pretrained(name),
-        )
-    except (OSError, ValueError, ImportError) as error:
+        return read(name)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = "" if Path(name).exists() else "there is no such folder, and from the hub: "
         raise CallslipError(
-            f"the T5 checkpoint {name!r} cannot be loaded ({reason})",
+            f"the T5 checkpoint {name!r} cannot be loaded ({where}{reason})",
             "Give a T5 on the hub, or a folder with config.json, tokenizer, model.safetensors (pickles are not read).",
         ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and reports, which are no part of our output."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores, as_scores
 from callslip.search.selection import best_candidates, log_sum
-from callslip.search.trees import FreeTree, LevelMasks, Tree, tree_of
+from callslip.search.trees import FreeTree, LevelMasks, Tree, check_fit, tree_of
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
@@ -78,20 +79,27 @@ def beam_search(
     queries: Any,
     trie: Trie | FreeTree,
     beam: int,
-    live: Sequence[LevelMasks | None] | None = None,
+    live: LevelMasks | Sequence[LevelMasks | None] | None = None,
     *,
-    renormalise: bool = False,
+    renormalise: bool | None = None,
 ) -> list[Beams]:
     """The `beam` best codes for each query.
 
-    `live` says which nodes may be entered, as `Trie.live` gives it: one mask for all queries, or one for each.
-    `renormalise` makes the probabilities of the children that may be entered add up to 1 at every node. With a
-    `FreeTree` instead of a trie the search is unconstrained, and may write codes that no document has.
+    `live` says which nodes may be entered: what `Trie.live` gives, for all, or a list of one (or None) for each query.
+    `renormalise` makes the probabilities of the children that may be entered add up to 1 at every node; None does so
+    where the model's scores are not log-probabilities. With a `FreeTree` instead of a trie the search is
+    unconstrained, and may write codes that no document has.
     """
+    if beam < 1:
+        raise BadSetting(f"a beam of {beam}", "Keep at least one code.")
+    if not len(queries):
+        return []
     with torch.inference_mode():
         state, first = model.start(queries)
         step = as_scores(first)
+        renormalise = not step.normalised if renormalise is None else renormalise
         tree = tree_of(trie, step.device, live, step.queries)
+        check_fit(model, tree)
         zero = torch.zeros((step.queries, 1), device=step.device)
         places = _Places(zero.long(), zero)
         levels: list[_Level] = []

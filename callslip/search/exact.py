@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores, as_scores
 from callslip.search.beam import Beams, CodeModel
 from callslip.search.selection import best_candidates, check_numbers, log_sum
-from callslip.search.trees import LevelMasks, tree_of
+from callslip.search.trees import LevelMasks, check_fit, tree_of
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
@@ -63,18 +64,21 @@ def exact_search(
     n: int,
     live: LevelMasks | None = None,
     *,
-    renormalise: bool = False,
+    renormalise: bool | None = None,
     chunk: int = 64,
 ) -> Beams:
     """The n best codes for one query (a batch of one), whatever a beam would have pruned.
 
-    Scores must be log-probabilities, or `renormalise` must make them so. At most `chunk` nodes are advanced at once,
-    so memory does not grow with the corpus.
+    Scores must be log-probabilities; where they are not, or with `renormalise`, they are made so at each node. At most
+    `chunk` nodes are advanced at once, so memory does not grow with the corpus.
     """
+    if n < 1 or len(query) != 1:
+        raise BadSetting(f"the {n} best codes of {len(query)} queries", "Ask for at least one code of one query.")
     with torch.inference_mode():
         state, first = model.start(query)
         step = as_scores(first)
-        search = _DepthFirst(model, trie, n, [live] if live is not None else None, renormalise, chunk, step.device)
+        renormalise = not step.normalised if renormalise is None else renormalise
+        search = _DepthFirst(model, trie, n, live, renormalise, chunk, step.device)
         zero = torch.zeros((1, 0), device=step.device)
         search.visit(0, state, zero.new_zeros(1).long(), zero.new_zeros(1), zero, zero.long(), step)
         return search.best
@@ -86,13 +90,14 @@ class _DepthFirst:
         model: CodeModel,
         trie: Trie,
         n: int,
-        live: list[LevelMasks | None] | None,
+        live: LevelMasks | None,
         renormalise: bool,
         chunk: int,
         device: torch.device,
     ) -> None:
         self.model, self.n, self.renormalise, self.chunk = model, n, renormalise, chunk
         self.tree = tree_of(trie, device, live, 1)
+        check_fit(model, self.tree)
         length = trie.length
         self.best = Beams(
             np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, length), np.float32),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from callslip.errors import BadSetting
 from callslip.identifiers.offsets import BLOCK
 
 if TYPE_CHECKING:
@@ -158,15 +159,31 @@ _ON_DEVICE: WeakKeyDictionary[Trie, dict[torch.device, DeviceTrie]] = WeakKeyDic
 
 
 def tree_of(
-    trie: Trie | FreeTree, device: torch.device, live: Sequence[LevelMasks | None] | None, queries: int
+    trie: Trie | FreeTree, device: torch.device, live: LevelMasks | Sequence[LevelMasks | None] | None, queries: int
 ) -> Tree:
     """The tree that a search walks. A trie's tensors are made once per device."""
     if isinstance(trie, FreeTree):
+        if live is not None:
+            raise BadSetting("a search without a trie has no nodes that a mask could close", "Leave out `live`.")
         return trie
+    masks = live
+    if live is not None and len(live) and isinstance(live[0], np.ndarray):
+        masks = [cast(LevelMasks, live)]  # as Trie.live gives it: one mask for all queries
+    if masks is not None and len(masks) not in (1, queries):
+        raise BadSetting(f"{len(masks)} masks for {queries} queries", "Give one for all, or one (or None) for each.")
     kept = _ON_DEVICE.setdefault(trie, {})
     if device not in kept:
         kept[device] = DeviceTrie(trie, device)
-    return TrieTree(kept[device], live, queries, device)
+    return TrieTree(kept[device], cast(Sequence[LevelMasks | None] | None, masks), queries, device)
+
+
+def check_fit(model: object, tree: Tree) -> None:
+    """Refuse a tree that the model cannot write, as far as it says what it can."""
+    length = getattr(model, "length", tree.length)
+    if length != tree.length:
+        raise BadSetting(f"codes of {tree.length} levels for a model that writes {length}")
+    if not getattr(model, "with_end", True) and any(tree.may_end(level) for level in range(tree.length)):
+        raise BadSetting("some codes are short, and the model has no output for their end", "Make it with_end=True.")
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

@@ -88,6 +88,9 @@ def test_new_documents_and_deletions(index, corpus):
     assert {"3", "new"} <= set(index.search(corpus.documents[3].text, k=25).doc_ids)
     index.delete(["new"])
     assert "new" not in index.search(corpus.documents[3].text, k=25).doc_ids
+    index.add([callslip.Document("new", corpus.documents[5].text)])  # the name may be used again
+    assert {"5", "new"} <= set(index.search(corpus.documents[5].text, k=25).doc_ids)
+    index.delete(["new"])
 
 
 def test_pickled_weights_are_not_read(corpus, checkpoint, tmp_path):
@@ -100,10 +103,38 @@ def test_pickled_weights_are_not_read(corpus, checkpoint, tmp_path):
         callslip.fit(corpus, method="dsi-semantic", settings=settings)
 
 
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("no tokenizer", "tokenizer"),
+        ("truncated", "cannot be loaded"),
+        ("half", "lacks"),
+    ],
+)
+def test_damaged_checkpoints_are_refused(corpus, checkpoint, tmp_path, damage, words):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "t5"
+    shutil.copytree(checkpoint, folder)
+    weights = folder / "model.safetensors"
+    if damage == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    elif damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:2000])
+    else:
+        kept = {name: value for name, value in load_file(weights).items() if not name.startswith("decoder.")}
+        save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(CallslipError, match=words):
+        callslip.fit(corpus, method="dsi-semantic", settings={"encoder": "scratch", "seq2seq": str(folder)})
+
+
 def test_what_is_no_t5_is_refused(corpus, tmp_path):
     from transformers import BartConfig
 
     BartConfig(d_model=8).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(Unsupported, match="bart"):
         callslip.fit(corpus, method="dsi-semantic", settings={"encoder": "scratch", "seq2seq": str(tmp_path)})
     with pytest.raises(CallslipError, match="no-such"):

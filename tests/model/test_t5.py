@@ -47,6 +47,17 @@ def test_padding_changes_nothing():
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
+def test_loaded_weights_are_searched():
+    """Not those that an engine laid out before."""
+    one, two = T5CodeWriter(tiny(), [4, 4]).eval(), T5CodeWriter(tiny(), [4, 4]).eval()
+    torch.nn.init.normal_(two.t5.shared.weight)
+    torch.nn.init.normal_(two.t5.decoder.block[0].layer[2].DenseReluDense.wo.weight)
+    with torch.inference_mode():
+        one.start(QUERIES)
+        one.load_state_dict(two.state_dict())
+        torch.testing.assert_close(one.start(QUERIES)[1], two.start(QUERIES)[1])
+
+
 def test_gradients_reach_encoder_decoder_and_codes():
     for codes in ("tokens", "codebooks"):
         writer = T5CodeWriter(tiny(), [4, 4], codes=codes).train()
