@@ -84,3 +84,14 @@ def test_a_string_is_not_a_list(small_corpus):
     for call in (lambda: index.delete("d1"), lambda: index.search_batch("lift"), lambda: index.search(None)):
         with pytest.raises(CallslipError):
             call()
+
+
+def test_the_example_of_the_page_on_search_runs(capsys):
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text(encoding="utf-8")
+    (block,) = (part.split("```")[0] for part in page.split("```python\n")[1:])
+    names: dict[str, object] = {}
+    exec(compile(block, "docs/search.md", "exec"), names)
+    assert {tuple(code) for code in names["first"].codes.tolist()} == {(0, 1), (0, 2)}
+    assert "[" in capsys.readouterr().out
