@@ -295,7 +295,9 @@ def test_a_cross_encoder_scores_pairs_one_by_one_as_in_a_batch(cross_encoder, la
     with torch.inference_mode():
         truth = []
         for query, document in zip(queries, documents, strict=True):
-            logits = model(**tokenizer(query, document, truncation=True, max_length=40, return_tensors="pt")).logits[0]
+            # In lists, even of one: given bare, an empty document would be taken for none, and no pair be made.
+            pair = tokenizer([query], [document], truncation=True, max_length=40, return_tensors="pt")
+            logits = model(**pair).logits[0]
             truth.append(float(logits[0] if labels == 1 else logits[1] - logits[0]))
     scores = CrossEncoder(str(folder), device="cpu", batch_size=3).scores(queries, documents)
     np.testing.assert_allclose(scores, truth, atol=1e-5)
