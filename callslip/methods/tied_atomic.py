@@ -49,8 +49,9 @@ class TiedAtomicSettings(VectorSettings):
     """How many queries it writes for each document."""
     train_on_queries: bool = True
     """Whether the judged queries of the train split are training examples."""
-    query_repeat: int = 1
-    """How many times a judged query is seen per epoch: it is rarer than pseudo-queries, and nearer to real ones."""
+    query_repeat: int | None = None
+    """How many times a judged query is seen per epoch: it is rarer than pseudo-queries, and nearer to real ones. None
+    makes judged queries a third as many as the others, where they are fewer."""
     decoder_width: int = 256
     """Width of the decoder."""
     decoder_layers: int = 1
@@ -61,7 +62,7 @@ class TiedAtomicSettings(VectorSettings):
     """Vectors that the decoder's cross-attention reads, made from the text's one vector."""
     dropout: float = 0.1
     """Dropout in the decoder."""
-    noise: float = 0.0
+    noise: float = 0.5
     """Length of the random vector added to each text's unit vector in training."""
     negatives: int = 1
     """Hard negatives drawn for each example at each step; those of the whole batch are shared."""
@@ -80,11 +81,11 @@ class TiedAtomicSettings(VectorSettings):
     """Hard negatives of each example that the teacher scores, once, before training."""
     teacher_scale: float | None = None
     """What the teacher's margins are multiplied by; none makes them spread as those of the untrained model."""
-    epochs: int = 5
+    epochs: int = 2
     """Passes over the training texts."""
     batch_size: int = 256
     """Examples per step."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 2e-4
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
     """Weight decay of AdamW."""
@@ -182,7 +183,7 @@ class TiedAtomic(VectorRetriever):
     Settings = TiedAtomicSettings
     search_settings = frozenset({"effort", "backend", "device"})
     settings: TiedAtomicSettings
-    presets = {"quick": {"epochs": 2}}  # noqa: RUF012  (a class constant, never changed)
+    presets = {"quick": {"epochs": 1}}  # noqa: RUF012  (a class constant, never changed)
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
@@ -323,7 +324,7 @@ class TiedAtomic(VectorRetriever):
             terms = {}
             if s.contrastive_weight:
                 known = torch.from_numpy(examples.answers.among(text, rows[: len(row) + hard.size])).to(device)
-                rest = rest.reshape(len(row), s.negatives, -1)
+                rest = rest.reshape(len(row), s.negatives, read.shape[1])
                 terms["contrastive"] = s.contrastive_weight * contrastive(query, positive, rest, s.temperature, known)
             if margins is not None:
                 scaled = query / s.temperature

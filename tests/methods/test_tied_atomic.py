@@ -198,6 +198,21 @@ def test_training_raises_quality_and_reaches_documents_without_queries():
     assert set(trained.log.records[0]) == {"phase", "epoch", "contrastive", "learning_rate", "seconds"}
 
 
+def test_judged_queries_are_a_third_of_the_others_unless_said_otherwise(small_corpus):
+    few = dict(list(small_corpus.judgements["train"].items())[:4])
+    corpus = Corpus(small_corpus.documents, small_corpus.queries, {"train": few})
+    pseudo = len(make("tied-atomic", QUICK | {"train_on_queries": False}).training_pairs(corpus))
+    assert pseudo == 160
+    assert len(make("tied-atomic", QUICK).training_pairs(corpus)) == pseudo + 13 * 4
+    assert len(make("tied-atomic", QUICK | {"query_repeat": 2}).training_pairs(corpus)) == pseudo + 2 * 4
+    assert len(make("tied-atomic", QUICK | {"pseudo_queries": ""}).training_pairs(corpus)) == 4
+
+
+def test_in_batch_negatives_alone_will_do(small_corpus):
+    index = make("tied-atomic", QUICK | {"negatives": 0, "noise": 0.3}).fit(small_corpus)
+    assert index.log.records[-1]["contrastive"] < index.log.records[0]["contrastive"]
+
+
 def test_the_training_log_is_kept(trained, tmp_path):
     trained.save(tmp_path / "index")
     assert api.load(tmp_path / "index").log.records == trained.log.records
