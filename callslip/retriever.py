@@ -21,6 +21,7 @@ from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.search.filters import Filter, group_by_filter
 from callslip.search.hits import Hit, Hits
 from callslip.search.masks import Masks
+from callslip.search.nearest import best_rows as best_rows  # methods that score every row take it from here
 from callslip.storage import documents as stored
 from callslip.storage import folder as saved
 
@@ -256,19 +257,3 @@ class Retriever:
             if found.why is not None:
                 hit.why = found.why[position]
         return hits
-
-
-def best_rows(scores: np.ndarray, k: int, mask: np.ndarray | None = None) -> np.ndarray:
-    """The k best rows of one score vector, best first, ties by row; masked rows are never returned."""
-    rows = np.arange(len(scores)) if mask is None else np.flatnonzero(mask)
-    values = scores[rows]
-    if k < len(rows):
-        # Everything above the k-th value, and of its ties the first rows: argpartition alone would pick any.
-        threshold = np.partition(values, len(values) - k)[len(values) - k]
-        above = np.flatnonzero(values > threshold)
-        ties = np.flatnonzero(values == threshold)[: k - len(above)]
-        chosen = np.concatenate([above, ties])
-    else:
-        chosen = np.arange(len(rows))
-    order = np.lexsort((rows[chosen], -values[chosen]))
-    return rows[chosen][order]

@@ -22,6 +22,7 @@ LAYERS = {
     "storage": 2,
     "retriever": 3,
     "generative": 4,
+    "vectors": 4,
     "methods": 5,
     "evaluation": 5,
     "api": 6,

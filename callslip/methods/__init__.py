@@ -36,6 +36,7 @@ METHODS: dict[str, Method] = {
     "dsi-random": Method("dsi:DSI", "the control: the same decoder, random codes", {"codes": "random"}),
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
+    "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's own output for it"),
 }
 
 DEFAULT = "dsi-semantic"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.errors import BadSetting, UnknownName
+from callslip.errors import BadSetting
 from callslip.retriever import Found, Retriever, best_rows
+from callslip.search.words import WordIndex
 from callslip.settings import check_range
 
 
@@ -42,45 +42,19 @@ class BM25(Retriever):
     Settings = BM25Settings
     settings: BM25Settings
 
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__(settings, method=method)
+        s = self.settings
+        self._words = WordIndex(k1=s.k1, b=s.b, formula=s.formula, language=s.language, stopwords=s.stopwords)
+
     def _fit(self, corpus: Corpus) -> None:
-        self._index([document.content for document in corpus])
-
-    def _index(self, texts: list[str]) -> None:
-        import bm25s
-
-        s = self.settings
-        self._bm25 = bm25s.BM25(k1=s.k1, b=s.b, method=s.formula)
-        tokens = self._tokenize(texts)
-        # bm25s cannot index a corpus without a single word; one that nobody can type stands in.
-        if not any(tokens):
-            tokens = [["\x00"], *tokens[1:]]
-        self._bm25.index(tokens, show_progress=False)
-
-    def _tokenize(self, texts: list[str]) -> list[list[str]]:
-        import bm25s
-        import Stemmer
-
-        logging.getLogger("bm25s").setLevel(logging.WARNING)
-        s = self.settings
-        if s.language != "none" and s.language not in Stemmer.algorithms():
-            raise UnknownName("stemmer language", s.language, ["none", *Stemmer.algorithms()])
-        try:
-            return bm25s.tokenize(
-                texts,
-                stopwords=None if s.stopwords == "none" else s.stopwords,
-                stemmer=None if s.language == "none" else Stemmer.Stemmer(s.language),
-                return_ids=False,
-                show_progress=False,
-            )
-        except ValueError as error:
-            raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
+        self._words.index([document.content for document in corpus])
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         found = []
-        tokenized = self._tokenize([query.text for query in queries])
-        for tokens in tokenized:
-            known = [token for token in tokens if token in self._bm25.vocab_dict]
-            scores = self._bm25.get_scores(known) if known else np.zeros(self._bm25.scores["num_docs"], np.float32)
+        for tokens in self._words.tokenize([query.text for query in queries]):
+            known = self._words.known(tokens)
+            scores = self._words.scores(known)
             rows = best_rows(scores, k, mask)
             rows = rows[scores[rows] > 0]  # no word in common is not a hit
             why = [self._explain(known, row) for row in rows] if explain else None
@@ -89,17 +63,15 @@ class BM25(Retriever):
 
     def _explain(self, tokens: list[str], row: int) -> dict[str, Any]:
         """What each word of the query adds to this document's score."""
-        parts = {token: float(self._bm25.get_scores([token])[row]) for token in dict.fromkeys(tokens)}
+        parts = {token: float(self._words.scores([token])[row]) for token in dict.fromkeys(tokens)}
         return {"words": {token: part for token, part in parts.items() if part > 0}}
 
     def _add(self, documents: list[Document]) -> None:
         # Word statistics change with every document, so the index is made anew; that is quick.
-        self._index([d.content for d in (*self.documents, *documents)])
+        self._words.index([d.content for d in (*self.documents, *documents)])
 
     def _save(self, folder: Path) -> None:
-        self._bm25.save(str(folder / "bm25"), show_progress=False)
+        self._words.save(folder / "bm25")
 
     def _load(self, folder: Path) -> None:
-        import bm25s
-
-        self._bm25 = bm25s.BM25.load(str(folder / "bm25"), mmap=True, show_progress=False)
+        self._words.load(folder / "bm25")

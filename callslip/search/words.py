@@ -1,0 +1,83 @@
+"""BM25 over a list of texts, by the bm25s library: the baseline's index, and where hard negatives come from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.errors import BadSetting, UnknownName
+
+
+class WordIndex:
+    """Texts scored by the words that they share with a query."""
+
+    def __init__(
+        self,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        formula: str = "lucene",
+        language: str = "english",
+        stopwords: str = "en",
+    ) -> None:
+        self.k1, self.b, self.formula, self.language, self.stopwords = k1, b, formula, language, stopwords
+        self._bm25: Any = None
+
+    def index(self, texts: list[str]) -> WordIndex:
+        """Make these the texts that are scored."""
+        import bm25s
+
+        self._bm25 = bm25s.BM25(k1=self.k1, b=self.b, method=self.formula)
+        tokens = self.tokenize(texts)
+        # bm25s cannot index a corpus without a single word; one that nobody can type stands in.
+        if not any(tokens):
+            tokens = [["\x00"], *tokens[1:]]
+        self._bm25.index(tokens, show_progress=False)
+        return self
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[str]]:
+        """The stems that count, of each text."""
+        import bm25s
+        import Stemmer
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
+        if self.language != "none" and self.language not in Stemmer.algorithms():
+            raise UnknownName("stemmer language", self.language, ["none", *Stemmer.algorithms()])
+        try:
+            return bm25s.tokenize(
+                list(texts),
+                stopwords=None if self.stopwords == "none" else self.stopwords,
+                stemmer=None if self.language == "none" else Stemmer.Stemmer(self.language),
+                return_ids=False,
+                show_progress=False,
+            )
+        except ValueError as error:
+            raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
+
+    def known(self, tokens: Sequence[str]) -> list[str]:
+        """Those stems that occur in the index."""
+        return [token for token in tokens if token in self._bm25.vocab_dict]
+
+    def scores(self, tokens: list[str]) -> np.ndarray:
+        """The score of every text for these known stems."""
+        if not tokens:
+            return np.zeros(self._bm25.scores["num_docs"], np.float32)
+        return self._bm25.get_scores(tokens)
+
+    def scores_of(self, queries: Sequence[str]) -> Iterator[np.ndarray]:
+        """The score of every text, query by query."""
+        for tokens in self.tokenize(queries):
+            yield self.scores(self.known(tokens))
+
+    def save(self, folder: Path) -> None:
+        self._bm25.save(str(folder), show_progress=False)
+
+    def load(self, folder: Path) -> WordIndex:
+        import bm25s
+
+        self._bm25 = bm25s.BM25.load(str(folder), mmap=True, show_progress=False)
+        return self

@@ -1,0 +1,68 @@
+"""Documents to tell the answer from: hard ones from another ranking, and strangers where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import scipy.sparse
+
+from callslip.errors import BadSetting
+
+NONE = -1
+"""Fills the places of candidates that there are not."""
+
+
+class Answers:
+    """Which documents are known to answer which text: texts and documents by number."""
+
+    def __init__(self, text: np.ndarray, row: np.ndarray, documents: int) -> None:
+        """Example i says that document `row[i]` answers text `text[i]`."""
+        texts = int(text.max()) + 1 if len(text) else 0
+        ones = np.ones(len(text), dtype=bool)
+        self._table = scipy.sparse.csr_array((ones, (text, row)), shape=(texts, documents), dtype=bool)
+
+    def __len__(self) -> int:
+        return self._table.shape[0]
+
+    def of(self, text: int) -> np.ndarray:
+        """Rows that answer this text."""
+        table = self._table
+        return table.indices[table.indptr[text] : table.indptr[text + 1]]
+
+    def among(self, texts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Whether document `rows[j]` answers `texts[i]`: bool [len(texts), len(rows)]."""
+        return self._table[texts][:, rows].toarray()
+
+
+def hard_candidates(scores: Iterable[np.ndarray], answers: Answers, top: int = 100) -> np.ndarray:
+    """The `top` best documents by `scores` (one vector per text) that do not answer the text, [texts, top].
+
+    Only scores above zero count; places that stay empty, always the last of a row, hold NONE.
+    """
+    found = np.full((len(answers), top), NONE, dtype=np.int32)
+    count = 0
+    for text, values in enumerate(scores):
+        best = np.argpartition(-values, top - 1)[:top] if top < len(values) else np.arange(len(values))
+        best = best[np.argsort(-values[best], kind="stable")]
+        rows = best[(values[best] > 0) & ~np.isin(best, answers.of(text))]
+        found[text, : len(rows)] = rows
+        count += 1
+    if count != len(answers):
+        raise BadSetting(f"scores of {count} texts, and answers of {len(answers)}")
+    return found
+
+
+def draw(candidates: np.ndarray, count: int, documents: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` rows for each row of `candidates`, chosen from it; any documents where it holds none. [n, count]"""
+    there = (candidates != NONE).sum(axis=1)[:, None]
+    picks = rng.integers(0, np.maximum(there, 1), (len(candidates), count))
+    strangers = rng.integers(0, max(1, documents), (len(candidates), count))
+    return np.where(there > 0, np.take_along_axis(candidates, picks, axis=1), strangers)
+
+
+def number_texts(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct texts in order of first appearance, and the number of each given text among them."""
+    numbers: dict[str, int] = {}
+    each = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
+    return list(numbers), each

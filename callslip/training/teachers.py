@@ -1,0 +1,66 @@
+"""A cross-encoder as a teacher: a Hugging Face model that reads query and document together and gives one score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.device import best_device
+from callslip.errors import CallslipError, UnknownName, Unsupported
+from callslip.progress import track
+
+REMEDY = (
+    "Give a folder with config.json, model.safetensors and tokenizer, or the hub name of a model such as "
+    "cross-encoder/ms-marco-MiniLM-L6-v2 (the first use needs the network)."
+)
+
+
+class CrossEncoder:
+    """Scores pairs of texts. A model of two labels gives the difference of their logits, of one its logit."""
+
+    def __init__(self, name: str, *, max_length: int = 256, device: str | None = None, batch_size: int = 32) -> None:
+        if "/" not in name and not Path(name).is_dir():
+            raise UnknownName("teacher", name, ["none", "dense", "bm25", "the path of a folder", "OWNER/NAME"])
+        self.tokenizer, model = _load(name)
+        if model.config.num_labels > 2:
+            raise Unsupported(
+                f"the teacher {name!r} has {model.config.num_labels} labels, which is no score", "Use one of 1 or 2."
+            )
+        self.model = model.to(best_device(device)).eval()
+        self.max_length, self.batch_size = max_length, batch_size
+
+    def scores(self, queries: Sequence[str], documents: Sequence[str]) -> np.ndarray:
+        """One score for each query and the document beside it; more is better."""
+        import torch
+
+        # Pairs of like length waste no time on padding.
+        order = sorted(range(len(queries)), key=lambda n: -len(queries[n]) - len(documents[n]))
+        found = np.empty(len(queries), dtype=np.float32)
+        for start in track(range(0, len(order), self.batch_size), "asking the teacher"):
+            some = order[start : start + self.batch_size]
+            batch = self.tokenizer(
+                [queries[n] for n in some], [documents[n] for n in some],
+                padding=True, truncation=True, max_length=self._limit(), return_tensors="pt",
+            ).to(self.model.device)  # fmt: skip
+            with torch.inference_mode():
+                logits = self.model(**batch).logits.float().cpu().numpy()
+            found[some] = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
+        return found
+
+    def _limit(self) -> int:
+        return min(self.max_length, self.tokenizer.model_max_length)
+
+
+def _load(name: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    try:
+        # Only safetensors: a checkpoint in a pickle format could run code when it is read.
+        model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
+        return AutoTokenizer.from_pretrained(name), model
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CallslipError(f"no cross-encoder at {name!r}: {first}", REMEDY) from error

@@ -1,0 +1,90 @@
+"""Hard negatives and margins against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.errors import BadSetting
+from callslip.training.margins import products, scores_at
+from callslip.training.negatives import NONE, Answers, draw, hard_candidates, number_texts
+
+
+@st.composite
+def rankings(draw_):
+    texts, documents = draw_(st.integers(1, 5)), draw_(st.integers(1, 8))
+    scores = draw_(
+        st.lists(
+            st.lists(st.integers(-2, 9), min_size=documents, max_size=documents, unique=False),
+            min_size=texts,
+            max_size=texts,
+        )
+    )
+    pairs = draw_(st.lists(st.tuples(st.integers(0, texts - 1), st.integers(0, documents - 1)), max_size=12))
+    pairs.append((texts - 1, 0))  # the last text has an answer, so that all are counted
+    return np.array(scores, dtype=np.float32), pairs, documents
+
+
+@given(rankings(), st.integers(1, 9))
+def test_candidates_are_the_best_that_do_not_answer(case, top):
+    scores, pairs, documents = case
+    answers = Answers(np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]), documents)
+    found = hard_candidates(iter(scores), answers, top)
+    assert found.shape == (len(scores), top)
+    for text, values in enumerate(scores):
+        rows = [row for row in found[text].tolist() if row != NONE]
+        right = {row for of, row in pairs if of == text}
+        assert found[text, len(rows) :].tolist() == [NONE] * (top - len(rows))
+        assert len(set(rows)) == len(rows) and not right & set(rows)
+        # Ties at the end of the top may go either way, so scores are compared and not rows.
+        best = sorted(values.tolist(), reverse=True)[:top]
+        assert all(values[row] > 0 and values[row] >= best[-1] for row in rows)
+        assert [values[row] for row in rows] == sorted((values[row] for row in rows), reverse=True)
+        surely = {row for row in range(documents) if values[row] > max(best[-1], 0)} - right
+        assert surely <= set(rows)
+
+
+def test_scores_of_another_number_of_texts_are_refused():
+    answers = Answers(np.array([0, 1]), np.array([0, 0]), 3)
+    with pytest.raises(BadSetting, match="1 texts"):
+        hard_candidates([np.ones(3)], answers)
+
+
+def test_answers_by_text_and_in_a_table():
+    answers = Answers(np.array([0, 0, 2, 2]), np.array([3, 1, 0, 0]), 4)
+    assert len(answers) == 3
+    assert sorted(answers.of(0)) == [1, 3]
+    assert len(answers.of(1)) == 0
+    table = answers.among(np.array([2, 0, 0]), np.array([0, 3, 3, 2]))
+    assert table.tolist() == [[True, False, False, False], [False, True, True, False], [False, True, True, False]]
+
+
+def test_drawn_are_candidates_or_strangers():
+    candidates = np.array([[4, 2, NONE], [NONE, NONE, NONE]], dtype=np.int32)
+    drawn = draw(candidates, 50, 6, np.random.default_rng(0))
+    assert set(drawn[0].tolist()) == {4, 2}
+    assert set(drawn[1].tolist()) == set(range(6))
+    assert draw(candidates, 0, 6, np.random.default_rng(0)).shape == (2, 0)
+
+
+def test_texts_are_numbered_by_first_appearance():
+    texts, numbers = number_texts(["b", "a", "b", "c", "a"])
+    assert texts == ["b", "a", "c"]
+    assert numbers.tolist() == [0, 1, 0, 2, 1]
+
+
+def test_scores_are_picked_text_by_text():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(4, 7)).astype(np.float32)
+    text, rows = np.array([2, 0, 3, 0, 1]), rng.integers(0, 7, (5, 3))
+    truth = [[table[t, r] for r in some] for t, some in zip(text, rows, strict=True)]
+    np.testing.assert_array_equal(scores_at(iter(table), text, rows), truth)
+
+
+def test_products_are_those_of_pairs():
+    rng = np.random.default_rng(0)
+    queries, documents, rows = rng.normal(size=(5, 3)), rng.normal(size=(7, 3)), rng.integers(0, 7, (5, 2))
+    truth = [[float(queries[n] @ documents[r]) for r in rows[n]] for n in range(5)]
+    np.testing.assert_allclose(products(queries, documents, rows, block=2), truth, rtol=1e-5)
