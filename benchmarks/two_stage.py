@@ -1,10 +1,10 @@
-"""The two-stage family on BEIR sets: each method and its random-code control, the same number of steps for all.
+"""The two-stage family on BEIR sets: each method and its random-code control, as many epochs for all.
 
     python benchmarks/two_stage.py scifact --split dev      # a third of the train queries, held out of training
-    python benchmarks/two_stage.py scifact nfcorpus --split test --steps 1500 --set decoder_width=128
+    python benchmarks/two_stage.py scifact nfcorpus --set epochs=5 --set batch_size=128 --set decoder_width=128
 
-Every index is evaluated under `ranking=sum` and `ranking=bucket`. `demo` is the embedded corpus; other names are
-folders in CALLSLIP_DATA.
+With --steps each system has as many epochs as come nearest to that number of steps. Every index is evaluated under
+`ranking=sum` and `ranking=bucket`. `demo` is the embedded corpus; other names are folders in CALLSLIP_DATA.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ NCI_TEXTS = ("title", "sentences", "spans")
 # name -> method, preset, settings. A control has the same texts and the same shape of codes as what it controls.
 SYSTEMS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "dsi-text": ("dsi-semantic", "text", {}),
+    "dsi-lead": ("dsi-semantic", "text", {"pseudo_queries": ("lead",)}),
     "dsi-text, random": ("dsi-random", "text", {}),
     "dsi-qg": ("dsi-qg", None, {}),
     "dsi-qg, random": ("dsi-qg", None, {"codes": "random"}),
@@ -40,7 +41,7 @@ SYSTEMS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "ultron-pq": ("ultron-pq", None, {}),
     "ultron-pq, random": ("dsi-random", None, {"length": 3}),
 }
-CLAIMS = [("dsi-text", "dsi-qg"), ("dsi-text", "nci"), ("dsi-semantic", "nci")]
+CLAIMS = [("dsi-text", "dsi-qg"), ("dsi-lead", "dsi-qg"), ("dsi-text", "nci"), ("dsi-semantic", "nci")]
 CLAIMS += [(name, name.removesuffix(", random")) for name in SYSTEMS if name.endswith("random")]
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--systems", default=";".join(SYSTEMS), help="names, separated by semicolons")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--steps", type=int, default=1500, help="of training, for every system")
+    parser.add_argument("--steps", type=int, help="of training, for every system, instead of epochs")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="")
     arguments = parser.parse_args()
@@ -77,13 +78,15 @@ def held_out(corpus: Corpus) -> Corpus:
 
 
 def measure(
-    corpus: Corpus, system: str, split: str, steps: int, values: dict[str, Any]
+    corpus: Corpus, system: str, split: str, steps: int | None, values: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Fit one system and evaluate it under each ranking: what to report, and nDCG@10 of each query."""
     method, preset, own = SYSTEMS[system]
     unfitted = make(method, own | values, preset=preset)
     examples = len(unfitted.training_pairs(corpus)) + unfitted.settings.train_on_documents * len(corpus)
-    epochs = max(1, round(steps * unfitted.settings.batch_size / examples))
+    epochs = unfitted.settings.epochs
+    if steps is not None:
+        epochs = max(1, round(steps * unfitted.settings.batch_size / examples))
     index = make(method, own | values | {"epochs": epochs}, preset=preset).fit(corpus)
     row: dict[str, Any] = {
         "settings": index.describe()["settings"],

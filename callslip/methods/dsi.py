@@ -70,7 +70,7 @@ class DSI(GenerativeRetriever):
 class DSIQGSettings(DSISettings):
     """DSI-QG's own: documents are known by the queries made from them alone."""
 
-    pseudo_queries: tuple[str, ...] = ("title", "sentences", "keywords")
+    pseudo_queries: tuple[str, ...] = ("title", "sentences")
     """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none, as when
     `doc2query` writes them all."""
     train_on_documents: bool = False
