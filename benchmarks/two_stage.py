@@ -37,11 +37,18 @@ SYSTEMS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "dsi-semantic": ("dsi-semantic", None, {}),
     "dsi-semantic, random": ("dsi-random", None, {}),
     "nci": ("nci", None, {}),
+    "nci, plain heads": ("dsi-semantic", None, {"pseudo_queries": NCI_TEXTS}),
     "nci, random": ("dsi-random", None, {"pseudo_queries": NCI_TEXTS}),
     "ultron-pq": ("ultron-pq", None, {}),
     "ultron-pq, random": ("dsi-random", None, {"length": 3}),
 }
-CLAIMS = [("dsi-text", "dsi-qg"), ("dsi-lead", "dsi-qg"), ("dsi-text", "nci"), ("dsi-semantic", "nci")]
+CLAIMS = [
+    ("dsi-text", "dsi-qg"),
+    ("dsi-lead", "dsi-qg"),
+    ("dsi-text", "nci"),
+    ("dsi-semantic", "nci"),
+    ("nci, plain heads", "nci"),
+]
 CLAIMS += [(name, name.removesuffix(", random")) for name in SYSTEMS if name.endswith("random")]
 
 
