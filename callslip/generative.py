@@ -7,20 +7,21 @@ differently; nothing is here that only one method needs.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
-from callslip.errors import BadSetting, Unsupported
+from callslip.errors import Unsupported
+from callslip.generative_settings import GenerativeSettings
 from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
 from callslip.search import buckets
-from callslip.settings import check_range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
     from callslip.identifiers.trie import Trie
@@ -31,89 +32,20 @@ if TYPE_CHECKING:
     from callslip.training.loop import TrainingLog
 
 VECTORS, MODEL, MODEL_SHAPE, TRAINING = "vectors.npy", "model.safetensors", "model.json", "training.jsonl"
-T5 = "t5"
+T5, CLUSTERS = "t5", "clusters.safetensors"
 
 Inputs = np.ndarray | list[list[int]]
 """Texts as a model reads them: vectors [n, dim], or token ids of each."""
 
 
-@dataclass(frozen=True)
-class GenerativeSettings:
-    """What every generative method has: an encoder, a decoder, training texts, a schedule and a search."""
+class CodeMaker(Protocol):
+    """Makes codes of vectors (k-means, product quantisation, …), and codes new vectors by what it learned."""
 
-    encoder: str = "minilm"
-    """minilm (embedded), granite, or any Hugging Face encoder by name or path. It is not trained."""
-    max_length: int | None = None
-    """Word pieces read of each text; none is the encoder's own limit."""
-    backend: Literal["auto", "torch", "onnx"] = "auto"
-    """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto takes int8 on a CPU where it can."""
-    pseudo_queries: tuple[str, ...] = ("title", "sentences")
-    """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none."""
-    doc2query: str | None = None
-    """A Hugging Face sequence-to-sequence checkpoint (name or path) that writes further pseudo-queries."""
-    doc2query_per_document: int = 5
-    """How many queries it writes for each document."""
-    train_on_documents: bool = True
-    """Whether the document's own text is a training example, too."""
-    train_on_queries: bool = True
-    """Whether the judged queries of the train split are training examples."""
-    query_repeat: int = 1
-    """How many times a judged query is seen per epoch: it is rarer than pseudo-queries, and nearer to real ones."""
-    seq2seq: str | None = None
-    """A T5 checkpoint (name or folder) that reads the query's text and writes its code, trained as a whole, instead of
-    the small decoder that reads the encoder's vector. Wants a learning rate of about 5e-4, batches of 32 and a GPU."""
-    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
-    """With `seq2seq`: tokens of codes as new tokens of T5's vocabulary, or in codebooks of their own."""
-    seq2seq_length: int = 64
-    """With `seq2seq`: word pieces that it reads of each text."""
-    decoder_width: int = 256
-    """Width of the decoder."""
-    decoder_layers: int = 2
-    """Layers of the decoder."""
-    decoder_heads: int = 4
-    """Attention heads of the decoder."""
-    memory_slots: int = 2
-    """Vectors that the decoder's cross-attention reads, made from the query's one vector."""
-    dropout: float = 0.1
-    """Dropout in the decoder."""
-    noise: float = 0.5
-    """Length of the random vector added to each example's unit vector in training, so that what lies near a text is
-    learned with it."""
-    epochs: int = 20
-    """Passes over the training texts."""
-    batch_size: int = 512
-    """Examples per step."""
-    learning_rate: float = 2e-3
-    """Peak learning rate of AdamW."""
-    weight_decay: float = 0.01
-    """Weight decay of AdamW."""
-    beam: int = 50
-    """Codes kept while writing; it grows by itself when k hits need more."""
-    decoding: Literal["beam", "exact"] = "beam"
-    """`beam` search, or the best codes of all: `exact` loses nothing to pruning, and takes longer the less sure the
-    model is. For small corpora, and to see what a beam loses."""
-    ranking: Literal["bucket", "sum", "union"] = "sum"
-    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `sum` adds
-    the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
-    buckets by similarity alone."""
-    similarity_weight: float = 60.0
-    """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
-    bucket_limit: int | None = None
-    """Documents of one bucket that may come before documents of other buckets; none for no limit. The others of the
-    bucket come last, so that there are still k hits."""
-    seed: int = 0
-    """Random seed of codes, weights and batches."""
-    device: str | None = None
-    """cpu, cuda, mps; none is the best there is."""
-
-    def __post_init__(self) -> None:
-        check_range(self, decoder_width=1, decoder_layers=1, decoder_heads=1, memory_slots=1, batch_size=1, beam=1)
-        if self.bucket_limit is not None:
-            check_range(self, bucket_limit=1)
-        check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
-        check_range(self, seq2seq_length=1)
-        if self.dropout >= 1:
-            raise BadSetting(f"setting 'dropout' is {self.dropout}", "Use less than 1.")
+    def fit(self, vectors: np.ndarray) -> np.ndarray: ...
+    def assign(self, vectors: np.ndarray) -> np.ndarray: ...
+    def state(self) -> dict[str, np.ndarray]: ...
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> Self: ...
 
 
 class GenerativeRetriever(Retriever):
@@ -132,6 +64,7 @@ class GenerativeRetriever(Retriever):
         super().__init__(settings, method=method)
         self._encoder: Encoder | None = None
         self.log: TrainingLog | None = None
+        self.maker: CodeMaker | None = None
         self._node_masks: list[tuple[np.ndarray, Trie, list[np.ndarray]]] = []
 
     # The two stages of the default fit.
@@ -150,10 +83,19 @@ class GenerativeRetriever(Retriever):
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         """A code for each document of the corpus, [N, L]."""
-        raise NotImplementedError
+        self.maker = self.code_maker(len(corpus))
+        if self.maker is None:
+            raise NotImplementedError("a method gives its codes by `make_codes` or by `code_maker`")
+        return self.maker.fit(self.vectors)
+
+    def code_maker(self, documents: int) -> CodeMaker | None:
+        """What makes codes of the documents' vectors; none if codes come from elsewhere. It is saved with the index."""
+        return None
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """Codes for documents that the model was not trained on, [n, L]."""
+        if self.maker is not None:
+            return self.maker.assign(vectors)
         raise Unsupported(
             f"{self.method} cannot code documents that it was not trained on",
             f"Fit again with them: callslip fit CORPUS --method {self.method} --out DIR; or use dsi-semantic.",
@@ -218,7 +160,6 @@ class GenerativeRetriever(Retriever):
 
         from callslip.training import batches
         from callslip.training.loop import train
-        from callslip.training.losses import code_cross_entropy
 
         s = self.settings
         device = next(self.model.parameters()).device
@@ -228,7 +169,7 @@ class GenerativeRetriever(Retriever):
             query, code = self.batch(examples, rows), y[rows].to(device)
             if s.noise and s.seq2seq is None:
                 query = query + s.noise * torch.randn_like(query) / query.shape[1] ** 0.5
-            return {"generation": code_cross_entropy(self.model(query, code), code)}
+            return self.terms(query, code)
 
         self.log = train(
             self.model,
@@ -241,10 +182,15 @@ class GenerativeRetriever(Retriever):
             phase="training the decoder",
         )
 
+    def terms(self, query: Any, code: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The objective of a batch: named terms, already weighted."""
+        from callslip.training.losses import code_cross_entropy
+
+        return {"generation": code_cross_entropy(self.model(query, code), code)}
+
     def new_model(self) -> CodeWriter | T5CodeWriter:
         """An untrained code writer of the shape that the settings and the codes ask for."""
         from callslip.device import best_device
-        from callslip.model.seq2seq import CodeWriter
         from callslip.model.t5 import T5CodeWriter
 
         s = self.settings
@@ -253,17 +199,26 @@ class GenerativeRetriever(Retriever):
         if s.seq2seq is not None:
             t5 = T5CodeWriter.from_pretrained(s.seq2seq, widths, codes=s.seq2seq_codes, with_end=with_end)
             return t5.to(best_device(s.device))
-        self._shape: dict[str, Any] = {
+        self._shape = self.writer_shape() | {"widths": widths, "with_end": with_end}
+        return self.writer(self._shape).to(best_device(s.device))
+
+    def writer_shape(self) -> dict[str, Any]:
+        """The shape of the code writer that the settings ask for, as it is saved; the codes add their widths."""
+        s = self.settings
+        return {
             "input_dim": self.vectors.shape[1],
-            "widths": widths,
             "width": s.decoder_width,
             "layers": s.decoder_layers,
             "heads": s.decoder_heads,
             "memory_slots": s.memory_slots,
             "dropout": s.dropout,
-            "with_end": with_end,
         }
-        return CodeWriter(**self._shape).to(best_device(s.device))
+
+    def writer(self, shape: dict[str, Any]) -> CodeWriter:
+        """A code writer of that shape; a method with another decoder gives its own."""
+        from callslip.model.seq2seq import CodeWriter
+
+        return CodeWriter(**shape)
 
     # Search.
 
@@ -358,10 +313,13 @@ class GenerativeRetriever(Retriever):
     # The saved folder.
 
     def _save(self, folder: Path) -> None:
+        from safetensors.numpy import save_file as save_arrays
         from safetensors.torch import save_file
 
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)
         self.identifiers.save(folder)
+        if self.maker is not None:
+            save_arrays(self.maker.state(), folder / CLUSTERS)
         if self.settings.seq2seq is not None:
             self._t5(self.model).save(folder / T5)
         else:
@@ -373,20 +331,22 @@ class GenerativeRetriever(Retriever):
             (folder / TRAINING).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
+        from safetensors.numpy import load_file as load_arrays
         from safetensors.torch import load_file
 
         from callslip.device import best_device
-        from callslip.model.seq2seq import CodeWriter
         from callslip.model.t5 import T5CodeWriter
         from callslip.training.loop import TrainingLog
 
         self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
+        maker = self.code_maker(len(self.vectors))
+        self.maker = None if maker is None else maker.from_state(load_arrays(folder / CLUSTERS))
         if self.settings.seq2seq is not None:
             self.model = T5CodeWriter.load(folder / T5)
         else:
             self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
-            self.model = CodeWriter(**self._shape)
+            self.model = self.writer(self._shape)
             self.model.load_state_dict(load_file(folder / MODEL))
         self.model.to(best_device(self.settings.device)).eval()
         if (folder / TRAINING).exists():

@@ -21,6 +21,7 @@ LAYERS = {
     "search": 2,
     "storage": 2,
     "retriever": 3,
+    "generative_settings": 3,
     "generative": 4,
     "vectors": 4,
     "methods": 5,

@@ -17,7 +17,7 @@ from callslip.identifiers.quality import (
     diversity,
     measure,
 )
-from callslip.identifiers.simple import atomic_codes, disambiguate, naive_codes, random_codes
+from callslip.identifiers.simple import atomic_codes, disambiguate, levels_for, naive_codes, random_codes
 from callslip.identifiers.table import END, Identifiers, code_to_text, text_to_code
 from callslip.identifiers.trie import Trie
 
@@ -65,6 +65,7 @@ __all__ = [
     "disambiguate",
     "diversity",
     "keyword_codes",
+    "levels_for",
     "measure",
     "naive_codes",
     "random_codes",

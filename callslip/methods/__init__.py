@@ -37,6 +37,9 @@ METHODS: dict[str, Method] = {
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
     "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's own output for it"),
+    "dsi-qg": Method("dsi:DSIQG", "documents known by pseudo-queries only, never by their text"),
+    "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix"),
+    "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation, one stretch of the vector a level"),
 }
 
 DEFAULT = "dsi-semantic"

@@ -7,18 +7,14 @@ semantic code are ranked by the inner product of their vectors with the query's.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from callslip.corpus.documents import Corpus, Document
-from callslip.errors import BadSetting
-from callslip.generative import GenerativeRetriever, GenerativeSettings
-
-CLUSTERS = "clusters.safetensors"
+from callslip.corpus.documents import Corpus
+from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
+from callslip.identifiers import levels_for
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ class DSI(GenerativeRetriever):
     settings: DSISettings
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 8, "decoder_width": 128},
+        "text": {"pseudo_queries": ("lead", "spans")},
         "paper": {"pseudo_queries": ("spans",), "width": 10, "leaf": 1},
     }
 
@@ -49,42 +46,40 @@ class DSI(GenerativeRetriever):
         from callslip import identifiers as make
 
         s, count = self.settings, len(corpus)
-        self._clusters: Any = None
         if s.codes == "atomic":
             return make.atomic_codes(count)
         if s.codes == "naive":
             return make.naive_codes(corpus.doc_ids, digits=True)
-        length = s.length or levels_for(count, s.width, s.leaf)
         if s.codes == "random":
-            return make.random_codes(count, length, s.width, seed=s.seed)
-        self._clusters = make.HierarchicalKMeans(width=s.width, length=length, seed=s.seed)
-        return self._clusters.fit(self.vectors)
+            return make.random_codes(count, self._length(count), s.width, seed=s.seed)
+        return super().make_codes(corpus)
 
-    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        if self._clusters is None:
-            return super().assign(documents, vectors)
-        return self._clusters.assign(vectors)
+    def code_maker(self, documents: int) -> CodeMaker | None:
+        from callslip.identifiers import HierarchicalKMeans
 
-    def _save(self, folder: Path) -> None:
-        super()._save(folder)
-        if self._clusters is not None:
-            from safetensors.numpy import save_file
+        s = self.settings
+        if s.codes != "semantic":
+            return None
+        return HierarchicalKMeans(width=s.width, length=self._length(documents), seed=s.seed)
 
-            save_file(self._clusters.state(), folder / CLUSTERS)
-
-    def _load(self, folder: Path) -> None:
-        super()._load(folder)
-        self._clusters = None
-        if (folder / CLUSTERS).exists():
-            from safetensors.numpy import load_file
-
-            from callslip.identifiers import HierarchicalKMeans
-
-            self._clusters = HierarchicalKMeans.from_state(load_file(folder / CLUSTERS))
+    def _length(self, documents: int) -> int:
+        return self.settings.length or levels_for(documents, self.settings.width, self.settings.leaf)
 
 
-def levels_for(documents: int, width: int, leaf: int) -> int:
-    """How many levels of `width` tokens leave about `leaf` documents to each code."""
-    if width < 2:
-        raise BadSetting(f"setting 'width': {width} tokens cannot tell documents apart", "Use at least 2.")
-    return max(1, round(math.log(max(2.0, documents / max(1, leaf))) / math.log(width)))
+@dataclass(frozen=True)
+class DSIQGSettings(DSISettings):
+    """DSI-QG's own: documents are known by the queries made from them alone."""
+
+    pseudo_queries: tuple[str, ...] = ("title", "sentences")
+    """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none, as when
+    `doc2query` writes them all."""
+    train_on_documents: bool = False
+    """Whether the document's own text is a training example, too; DSI-QG says no."""
+
+
+class DSIQG(DSI):
+    """DSI whose training texts look like what will be searched for (Zhuang et al., 2022)."""
+
+    Settings = DSIQGSettings
+    settings: DSIQGSettings
+    presets = {"quick": DSI.presets["quick"]}  # noqa: RUF012

@@ -124,21 +124,29 @@ class CodeWriter(nn.Module):
 
     def start(self, queries: Tensor | States) -> tuple[State, Tensor]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
-        engine = self._ready()
-        mask = queries.mask if isinstance(queries, States) else None
-        read = queries.values if isinstance(queries, States) else queries.unsqueeze(1)
-        state = engine.read(read, mask)
-        x = (self.begin + self.levels.weight[0]).expand(len(queries), 1, -1)
-        return state, self._scores(engine.step(state, x, None), 0)
+        state, hidden = self.read(queries)
+        return state, self._scores(hidden, 0)
 
     def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
         """Write one token on each beam and give the next level's log-probabilities, [B, beams, outputs].
 
         `parents` [B, beams] says which earlier beam each new beam continues; `tokens` [B, beams] what it writes.
         """
+        return self._scores(self.step(state, parents, tokens), state.written - 1)
+
+    def read(self, queries: Tensor | States) -> tuple[State, Tensor]:
+        """The engine's state after the queries were read, and the decoder's first states, [B, 1, width]."""
+        engine = self._ready()
+        mask = queries.mask if isinstance(queries, States) else None
+        state = engine.read(queries.values if isinstance(queries, States) else queries.unsqueeze(1), mask)
+        x = (self.begin + self.levels.weight[0]).expand(len(queries), 1, -1)
+        return state, engine.step(state, x, None)
+
+    def step(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Write one token on each beam; the decoder's next states, [B, beams, width]."""
         level = state.written
         x = self.tokens[level - 1](self.token_index(tokens, level - 1)) + self.levels.weight[level]
-        return self._scores(self._ready().step(state, x, parents), level)
+        return self._ready().step(state, x, parents)
 
     def _scores(self, hidden: Tensor, level: int) -> Tensor:
         return functional.log_softmax(self.heads[level](hidden), dim=-1)

@@ -106,7 +106,8 @@ class EncoderWeights:
 class State(Protocol):
     """What a decoder has read and written so far. Steps make new tensors, so a fork can go on alone."""
 
-    written: int
+    @property
+    def written(self) -> int: ...
 
     def fork(self) -> Any: ...
 

@@ -11,9 +11,8 @@ import torch
 from callslip import api
 from callslip.corpus.documents import Document
 from callslip.errors import BadSetting
-from callslip.identifiers import HierarchicalKMeans
+from callslip.identifiers import HierarchicalKMeans, levels_for
 from callslip.methods import make
-from callslip.methods.dsi import levels_for
 
 QUICK = {"encoder": "scratch", "epochs": 10, "decoder_width": 32, "width": 4, "leaf": 3, "batch_size": 64}
 
@@ -84,3 +83,26 @@ def test_pseudo_queries_can_be_chosen(small_corpus):
     assert {pair.query for pair in pairs} == {document.title for document in small_corpus}
     both = make("dsi-semantic", QUICK | {"pseudo_queries": "", "query_repeat": 3}).training_pairs(small_corpus)
     assert len(both) == 3 * 40
+
+
+def test_dsi_qg_never_reads_a_documents_text(small_corpus):
+    """Its examples are the vectors of pseudo-queries and judged queries, and none is a document's."""
+    index = make("dsi-qg", QUICK | {"epochs": 0}).fit(small_corpus)
+    contents = {document.content for document in small_corpus}
+    pairs = index.training_pairs(small_corpus)
+    assert pairs and not {pair.query for pair in pairs} & contents
+    examples, rows = index.examples(small_corpus)
+    assert len(examples) == len(rows) == len(pairs)
+    with_text, _ = (
+        make("dsi-qg", QUICK | {"epochs": 0, "train_on_documents": True}).fit(small_corpus).examples(small_corpus)
+    )
+    assert len(with_text) == len(pairs) + len(small_corpus)
+
+
+def test_dsi_by_text_makes_no_queries(small_corpus):
+    """The preset `text` trains on stretches of the text alone: every example is found in its document, word by word."""
+    index = make("dsi-semantic", QUICK | {"train_on_queries": False}, preset="text")
+    text_of = {document.doc_id: document.text for document in small_corpus}
+    pairs = index.training_pairs(small_corpus)
+    assert pairs and all(pair.query in text_of[pair.doc_id] for pair in pairs)
+    assert index.settings.train_on_documents

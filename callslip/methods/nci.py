@@ -1,0 +1,224 @@
+"""NCI: a decoder whose output weights follow what it has written (Wang et al., 2022, Neural Corpus Indexer).
+
+Codes are paths in a tree of k-means clusters, so a token means something else after every prefix. The prefix-aware
+weight-adaptive decoder gives each level its own tokens and its own output weights, and lets a small network that
+reads the prefix change those weights before they are used. Spans of the document, its title and its sentences are
+trained on as if they were queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from callslip.errors import BadSetting
+from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
+from callslip.identifiers import levels_for
+from callslip.model.seq2seq import CodeWriter, States
+from callslip.model.weights import State
+from callslip.settings import check_range
+from callslip.training.losses import code_cross_entropy
+
+
+@dataclass(frozen=True)
+class NCISettings(GenerativeSettings):
+    """NCI's own: the tree, the adaptive decoder, and the consistency of two passes."""
+
+    pseudo_queries: tuple[str, ...] = ("title", "sentences", "spans")
+    """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none. Spans are
+    the paper's document-as-query."""
+    width: int = 32
+    """Tokens per level."""
+    length: int | None = None
+    """Levels; none is as many as leave about `leaf` documents to a code."""
+    leaf: int = 5
+    """Documents to aim at per code when `length` is not given."""
+    adaptor_width: int = 64
+    """Width of the network that reads the prefix."""
+    adaptor_rank: int = 4
+    """Rank of the change that it makes to a level's output weights, beside a factor for each dimension; 0 for the
+    factors alone."""
+    consistency: Literal["none", "contrastive", "divergence"] = "none"
+    """What makes two passes with different dropout agree: `contrastive` as in the paper, `divergence` between their
+    predictions, or `none`, which trains in half the time."""
+    consistency_weight: float = 0.15
+    """Weight of that term (alpha)."""
+    temperature: float = 1.0
+    """Of the contrastive term."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, adaptor_width=1, adaptor_rank=0, consistency_weight=0)
+        if self.temperature <= 0:
+            raise BadSetting(f"setting 'temperature' is {self.temperature}", "Use more than 0.")
+        if self.seq2seq is not None:
+            raise BadSetting(
+                "setting 'seq2seq': nci adapts the output weights of its own decoder, not of T5", "Use dsi-semantic."
+            )
+
+
+# The equations. Shapes: ... is any batch, D the width of the decoder, R the rank, K the level's outputs.
+
+
+def adapted_logits(hidden: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Section 3.3: logits h W_ada with W_ada = A W, where A comes from the prefix; [..., K].
+
+    `hidden` [..., D], `weight` [K, D] and `bias` [K] are the level's own. A = diag(1 + scale) + left right, with
+    `scale` [..., D], `left` [..., D, R] and `right` [..., R, D]. h A is computed first, so that neither A nor W_ada is
+    ever made.
+    """
+    if hidden.shape != scale.shape or left.shape[:-1] != hidden.shape or left.mT.shape != right.shape:
+        raise ValueError(f"{hidden.shape}, {scale.shape}, {left.shape} and {right.shape} do not fit")
+    turned = hidden * (1 + scale) + (hidden.unsqueeze(-2) @ left @ right).squeeze(-2)
+    return functional.linear(turned, weight, bias)
+
+
+def contrastive_consistency(first: Tensor, second: Tensor, temperature: float = 1.0) -> Tensor:
+    """Section 3.4: two passes over the same example are nearer (cosine) than passes over others, [B, D] each.
+
+    For each of the 2B rows, cross-entropy of its other pass among the 2B - 1 other rows; the mean.
+    """
+    if first.shape != second.shape or first.dim() != 2:
+        raise ValueError(f"two passes of shapes {tuple(first.shape)} and {tuple(second.shape)}")
+    both = functional.normalize(torch.cat([first, second]), dim=-1)
+    near = (both @ both.t() / temperature).masked_fill(torch.eye(len(both), dtype=torch.bool, device=both.device), -1e9)
+    other = torch.arange(len(both), device=both.device).roll(len(first))
+    return functional.cross_entropy(near, other)
+
+
+def divergence_consistency(first: Tensor, second: Tensor) -> Tensor:
+    """The mean of both Kullback-Leibler divergences between the predictions of two passes, logits [B, K]; the mean
+    over the batch."""
+    if first.shape != second.shape or first.dim() != 2:
+        raise ValueError(f"two passes of shapes {tuple(first.shape)} and {tuple(second.shape)}")
+    p, q = first.log_softmax(-1), second.log_softmax(-1)
+    return 0.5 * ((p.exp() - q.exp()) * (p - q)).sum(dim=-1).mean()
+
+
+# The decoder.
+
+
+@dataclass
+class PrefixState:
+    """The decoder's state, and what the prefix network knows of each beam, [B, beams, adaptor width]."""
+
+    decoder: State
+    prefix: Tensor
+
+    @property
+    def written(self) -> int:
+        return self.decoder.written
+
+    def fork(self) -> PrefixState:
+        return PrefixState(self.decoder.fork(), self.prefix)
+
+
+class PrefixAwareWriter(CodeWriter):
+    """A code writer whose heads are adapted by the prefix, which a recurrent cell reads beside the decoder."""
+
+    def __init__(
+        self, input_dim: int, widths: Sequence[int], *, adaptor_width: int = 64, adaptor_rank: int = 4, **shape: Any
+    ) -> None:
+        super().__init__(input_dim, widths, **shape)
+        outputs, width = [head.out_features for head in self.heads], self.begin.shape[0]  # type: ignore[union-attr]
+        self.rank = adaptor_rank
+        self.opening = nn.Linear(width, adaptor_width)
+        self.prefix_tokens = nn.ModuleList(nn.Embedding(int(n), adaptor_width) for n in outputs[:-1])  # type: ignore[arg-type]
+        self.cell = nn.GRUCell(adaptor_width, adaptor_width)
+        parts = {"scale": 1, "left": adaptor_rank, "right": adaptor_rank}
+        self.adaptors = nn.ModuleList(
+            nn.ModuleDict({name: nn.Linear(adaptor_width, size * width) for name, size in parts.items()})
+            for _ in outputs
+        )
+        for (
+            adaptor
+        ) in self.adaptors:  # training begins with heads as they are; `right` must not be zero, or `left` stays so
+            for name in ("scale", "left"):
+                nn.init.zeros_(adaptor[name].weight)  # type: ignore[index]
+                nn.init.zeros_(adaptor[name].bias)  # type: ignore[index]
+
+    def forward(self, queries: Tensor | States, codes: Tensor) -> list[Tensor]:
+        states = self.hidden(queries, codes)
+        prefix, logits = self.before(*self.memory(queries)), []
+        for level in range(self.length):
+            if level:
+                prefix = self.read_token(prefix, codes[:, level - 1], level - 1)
+            logits.append(self.logits(states[:, level], prefix, level))
+        return logits
+
+    def before(self, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """What the prefix network knows before anything is written: the query, [B, adaptor width]."""
+        if mask is None:
+            return torch.tanh(self.opening(memory.mean(dim=1)))
+        seen = mask.unsqueeze(-1).to(memory.dtype)
+        return torch.tanh(self.opening((memory * seen).sum(dim=1) / seen.sum(dim=1).clamp(min=1)))
+
+    def read_token(self, prefix: Tensor, tokens: Tensor, level: int) -> Tensor:
+        """What it knows after a token of `level` was written: [n, adaptor width] and [n] -> [n, adaptor width]."""
+        return self.cell(self.prefix_tokens[level](self.token_index(tokens, level)), prefix)
+
+    def logits(self, hidden: Tensor, prefix: Tensor, level: int) -> Tensor:
+        """The level's logits for decoder states [..., width] under prefixes [..., adaptor width]."""
+        adaptor: Any = self.adaptors[level]
+        left = adaptor["left"](prefix).unflatten(-1, (hidden.shape[-1], self.rank))
+        right = adaptor["right"](prefix).unflatten(-1, (self.rank, hidden.shape[-1]))
+        head: Any = self.heads[level]
+        return adapted_logits(hidden, head.weight, head.bias, adaptor["scale"](prefix), left, right)
+
+    def start(self, queries: Tensor | States) -> tuple[State, Tensor]:
+        state, hidden = self.read(queries)
+        both = PrefixState(state, self.before(*self.memory(queries)).unsqueeze(1))
+        return both, self.logits(hidden, both.prefix, 0).log_softmax(-1)
+
+    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
+        level = state.written
+        width = state.prefix.shape[-1]
+        kept = state.prefix.gather(1, parents.unsqueeze(-1).expand(-1, -1, width))
+        prefix = self.read_token(kept.reshape(-1, width), tokens.reshape(-1), level - 1)
+        state.prefix = prefix.view(*parents.shape, width)
+        return self.logits(self.step(state.decoder, parents, tokens), state.prefix, level).log_softmax(-1)
+
+
+# The method.
+
+
+class NCI(GenerativeRetriever):
+    """Codes by hierarchical k-means, and the adaptive decoder that writes them."""
+
+    Settings = NCISettings
+    settings: NCISettings
+    presets = {  # noqa: RUF012  (a class constant, never changed)
+        "quick": {"epochs": 8, "decoder_width": 128},
+        "paper": {"width": 30, "leaf": 1, "consistency": "contrastive"},
+    }
+
+    def code_maker(self, documents: int) -> CodeMaker:
+        from callslip.identifiers import HierarchicalKMeans
+
+        s = self.settings
+        length = s.length or levels_for(documents, s.width, s.leaf)
+        return HierarchicalKMeans(width=s.width, length=length, seed=s.seed)
+
+    def writer_shape(self) -> dict[str, Any]:
+        s = self.settings
+        return super().writer_shape() | {"adaptor_width": s.adaptor_width, "adaptor_rank": s.adaptor_rank}
+
+    def writer(self, shape: dict[str, Any]) -> PrefixAwareWriter:
+        return PrefixAwareWriter(**shape)
+
+    def terms(self, query: Any, code: Tensor) -> dict[str, Tensor]:
+        s = self.settings
+        if s.consistency == "none" or not s.consistency_weight:
+            return super().terms(query, code)
+        first, second = self.model(query, code), self.model(query, code)
+        generation = 0.5 * (code_cross_entropy(first, code) + code_cross_entropy(second, code))
+        if s.consistency == "contrastive":
+            agree = [contrastive_consistency(a, b, s.temperature) for a, b in zip(first, second, strict=True)]
+        else:
+            agree = [divergence_consistency(a, b) for a, b in zip(first, second, strict=True)]
+        return {"generation": generation, "consistency": s.consistency_weight * torch.stack(agree).sum()}
