@@ -72,6 +72,10 @@ class GenerativeRetriever(Retriever):
     def _fit(self, corpus: Corpus) -> None:
         import torch
 
+        if self.settings.seq2seq is not None:
+            from callslip.model.t5 import check_checkpoint
+
+            check_checkpoint(self.settings.seq2seq)  # a wrong name should not cost the encoding
         self.vectors = self.encode([d.content for d in corpus], "encoding documents")
         codes = self.make_codes(corpus)
         self.identifiers = Identifiers(corpus.doc_ids, codes)
@@ -295,6 +299,14 @@ class GenerativeRetriever(Retriever):
                 for b, value in zip(beam, similarity, strict=True)
             ]
         return Found(rows, scores, beams.codes[beam], why), within
+
+    def _adjusted(self, names: frozenset[str]) -> None:
+        from callslip.device import best_device
+
+        if "device" in names and hasattr(self, "model"):
+            self.model.to(best_device(self.settings.device))
+        if names & {"device", "backend"}:
+            self._encoder = None
 
     # A living index.
 

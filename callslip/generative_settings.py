@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,5 +85,7 @@ class GenerativeSettings:
             check_range(self, bucket_limit=1)
         check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
         check_range(self, seq2seq_length=1)
+        if not math.isfinite(self.similarity_weight):
+            raise BadSetting(f"setting 'similarity_weight' is {self.similarity_weight}", "Use a number.")
         if self.dropout >= 1:
             raise BadSetting(f"setting 'dropout' is {self.dropout}", "Use less than 1.")

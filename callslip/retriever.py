@@ -136,8 +136,17 @@ class Retriever:
                     f"setting {name!r} acts when the index is fitted",
                     f"Fit again with it. Settings of a search: {can}.",
                 )
+        before = self.settings
         self.settings = settings_of.make(self.Settings, settings_of.to_dict(self.settings) | dict(values))
+        try:
+            self._adjusted(frozenset(values))
+        except CallslipError:
+            self.settings = before
+            raise
         return self
+
+    def _adjusted(self, names: frozenset[str]) -> None:
+        """Follow settings that have just changed, if something was made with the old ones."""
 
     def add(self, documents: Iterable[Document]) -> None:
         """Make new documents findable without fitting again, or raise `Unsupported` with the remedy."""

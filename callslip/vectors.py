@@ -85,6 +85,10 @@ class VectorRetriever(Retriever):
         vectors = self.project(self.encoder.encode([query.text for query in queries]))
         return [Found(*one) for one in self._nearest.search(vectors, k, mask, self.settings.effort)]
 
+    def _adjusted(self, names: frozenset[str]) -> None:
+        if names & {"device", "backend"}:
+            self._encoder = None
+
     def _add(self, documents: list[Document]) -> None:
         new = self.project(self.encode([document.content for document in documents], "encoding new documents"))
         self.index(np.concatenate([self.vectors, new]))

@@ -364,6 +364,13 @@ class TiedAtomic(VectorRetriever):
                 one.why = [{"token": int(row), "dot_product": float(score)} for row, score in zip(one.rows, one.scores)]
         return found
 
+    def _adjusted(self, names: frozenset[str]) -> None:
+        from callslip.device import best_device
+
+        if "device" in names and hasattr(self, "model"):
+            self.model.to(best_device(self.settings.device))
+        super()._adjusted(names)
+
     # The saved folder.
 
     def _save(self, folder: Path) -> None:

@@ -106,3 +106,17 @@ def test_dsi_by_text_makes_no_queries(small_corpus):
     pairs = index.training_pairs(small_corpus)
     assert pairs and all(pair.query in text_of[pair.doc_id] for pair in pairs)
     assert index.settings.train_on_documents
+
+
+def test_settings_of_a_search_are_followed_or_refused(small_corpus):
+    from callslip.errors import BadSetting
+
+    index = make("dsi-semantic", QUICK).fit(small_corpus)
+    before = index.encoder
+    assert index.adjust({"beam": 3}).encoder is before
+    assert index.adjust({"backend": "torch"}).encoder is not before
+    index.adjust({"device": "cpu"})
+    for wrong in ({"device": "foo"}, {"similarity_weight": float("nan")}):
+        with pytest.raises(BadSetting):
+            index.adjust(wrong)
+    assert index.settings.device == "cpu" and index.search("lift", k=2)
