@@ -146,17 +146,19 @@ class GenerativeRetriever(Retriever):
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
-        from callslip.corpus.pseudo_queries import pseudo_queries
+        from callslip.training.texts import training_pairs
 
         s = self.settings
-        pairs = pseudo_queries(corpus, kinds=s.pseudo_queries, seed=s.seed) if s.pseudo_queries else []
-        if s.doc2query is not None:
-            from callslip.corpus.doc2query import doc2query
-
-            pairs += doc2query(corpus, s.doc2query, s.doc2query_per_document, device=s.device, seed=s.seed)
-        if s.train_on_queries:
-            pairs += corpus.pairs("train") * s.query_repeat
-        return pairs
+        return training_pairs(
+            corpus,
+            kinds=s.pseudo_queries,
+            doc2query=s.doc2query,
+            doc2query_per_document=s.doc2query_per_document,
+            judged=s.train_on_queries,
+            repeat=s.query_repeat,
+            seed=s.seed,
+            device=s.device,
+        )
 
     def train_model(self, examples: Inputs, codes: np.ndarray) -> None:
         """Stage two: teach the model to write each example's code."""
