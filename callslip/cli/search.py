@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from callslip.cli import app, options
-from callslip.errors import BadInput
+from callslip.errors import BadInput, BadSetting
 
 if TYPE_CHECKING:
     from callslip.retriever import Retriever
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def search(
     index: options.IndexArgument,
     text: Annotated[
-        str | None, typer.Argument(help="The query; without it, one query per line of standard input.")
+        str | None,
+        typer.Argument(help="The query; without it, one query per line of standard input (blank lines are skipped)."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many hits.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per query.")] = False,
@@ -45,6 +46,8 @@ def search(
     retriever = options.open_index(index, set_)
     if filter is not None:
         check(filter, retriever)
+    if text is not None and not text.strip():
+        raise BadSetting("the query is empty", "Write what to search for, or leave it out to read queries from lines.")
     queries = [text] if text is not None else [line.strip() for line in sys.stdin if line.strip()]
     for query, hits in zip(queries, retriever.search_batch(queries, k, filter, explain), strict=True):
         if as_json:

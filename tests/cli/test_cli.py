@@ -65,6 +65,11 @@ def test_search_prints_hits(index):
     ]
 
 
+def test_an_empty_query_is_refused(index):
+    done = process("search", index, "  ")
+    assert done.returncode == 2 and "the query is empty" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_search_as_json_with_reasons(index):
     done = run("search", index, "which violin has the mark music5", "-k", 3, "--json", "--explain")
     answer = json.loads(done.stdout)
