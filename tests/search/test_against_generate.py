@@ -32,9 +32,10 @@ def random_t5(kind: str, extra: int, seed: int = 0):
             decoder_start_token_id=0, pad_token_id=0, eos_token_id=EOS, **more,
         )
     ).eval()  # fmt: skip
+    head = 2.0 if kind == "t5" else 0.5  # only T5's own outputs are scaled down, and scores should stay below 100
     for name, parameter in t5.named_parameters():
         if parameter.ndim == 2:
-            torch.nn.init.normal_(parameter, std=2.0 if "shared" in name or "lm_head" in name else 0.3)
+            torch.nn.init.normal_(parameter, std=head if "shared" in name or "lm_head" in name else 0.3)
     return t5
 
 
@@ -67,10 +68,10 @@ def same_lists(ours, theirs) -> None:
     """The same codes in the same order, up to neighbours whose scores are equal to rounding."""
     for beams, wanted in zip(ours, theirs, strict=True):
         assert len(beams.scores) == len(wanted)
-        np.testing.assert_allclose(beams.scores, [score for _, score in wanted], atol=1e-4)
+        np.testing.assert_allclose(beams.scores, [score for _, score in wanted], atol=1e-4, rtol=1e-5)
         scores = dict(wanted)
         for code, score in zip(beams.codes.tolist(), beams.scores.tolist(), strict=True):
-            assert abs(scores[tuple(code)] - score) < 1e-4
+            assert abs(scores[tuple(code)] - score) < 1e-4 + 1e-5 * abs(score)
 
 
 @st.composite
@@ -153,13 +154,15 @@ def test_an_unbounded_beam_and_exact_search_are_brute_force(problem, kind, norma
         one = Tokens(queries.ids[number : number + 1], queries.mask[number : number + 1])
         truth = brute_force(writer, one, codes, children)
         order = sorted(truth, key=lambda code: -truth[code])
-        np.testing.assert_allclose(wide.scores, [truth[code] for code in order], atol=1e-4)
+        np.testing.assert_allclose(wide.scores, [truth[code] for code in order], atol=1e-4, rtol=1e-5)
         assert sorted(map(tuple, wide.codes.tolist())) == codes
-        np.testing.assert_allclose(wide.levels.sum(axis=1), wide.scores, atol=1e-4)
+        np.testing.assert_allclose(wide.levels.sum(axis=1), wide.scores, atol=1e-4, rtol=1e-5)
         for n in (1, 3, len(codes)):
             exact = exact_search(writer, one, table.trie(), n, renormalise=children, chunk=2)
-            np.testing.assert_allclose(exact.scores, [truth[code] for code in order[:n]], atol=1e-4)
-            np.testing.assert_allclose(exact.scores, [truth[tuple(code)] for code in exact.codes.tolist()], atol=1e-4)
+            np.testing.assert_allclose(exact.scores, [truth[code] for code in order[:n]], atol=1e-4, rtol=1e-5)
+            np.testing.assert_allclose(
+                exact.scores, [truth[tuple(code)] for code in exact.codes.tolist()], atol=1e-4, rtol=1e-5
+            )
             assert table.trie().codes_of(exact.nodes).tolist() == exact.codes.tolist()
 
 
