@@ -121,7 +121,7 @@ class GenerativeRetriever(Retriever):
             rows = np.concatenate([rows, np.arange(len(corpus))])
         if self.settings.seq2seq is not None:
             texts += [document.content for document in corpus] if documents else []
-            return self._t5(self.model).tokenize(texts, self.settings.seq2seq_length), rows
+            return self._t5.tokenize(texts, self.settings.seq2seq_length), rows
         vectors = self.encode(texts, "encoding training texts")
         return np.concatenate([vectors, self.vectors]) if documents else vectors, rows
 
@@ -129,7 +129,7 @@ class GenerativeRetriever(Retriever):
         """Queries as the model reads them: their vectors, or token ids for T5."""
         if self.settings.seq2seq is None:
             return vectors
-        return self._t5(self.model).tokenize([query.text for query in queries], self.settings.seq2seq_length)
+        return self._t5.tokenize([query.text for query in queries], self.settings.seq2seq_length)
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
@@ -138,11 +138,13 @@ class GenerativeRetriever(Retriever):
         chosen = range(len(inputs)) if rows is None else rows
         device = next(self.model.parameters()).device
         if isinstance(inputs, list):
-            return self._t5(self.model).batch([inputs[row] for row in chosen]).to(device)
+            return self._t5.batch([inputs[row] for row in chosen]).to(device)
         return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else inputs[rows])).to(device)
 
-    def _t5(self, model: Any) -> T5CodeWriter:
-        return cast("T5CodeWriter", model)
+    @property
+    def _t5(self) -> T5CodeWriter:
+        """The model, where `seq2seq` says that it is one."""
+        return cast("T5CodeWriter", self.model)
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
@@ -335,7 +337,7 @@ class GenerativeRetriever(Retriever):
         if self.maker is not None:
             save_arrays(self.maker.state(), folder / CLUSTERS)
         if self.settings.seq2seq is not None:
-            self._t5(self.model).save(folder / T5)
+            self._t5.save(folder / T5)
         else:
             weights = {name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}
             save_file(weights, folder / MODEL)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
+from torch import nn
 
 from callslip.model.weights import DecoderWeights, EncoderWeights, Engine
 
@@ -30,3 +31,21 @@ def engine_for(decoder: DecoderWeights, encoder: EncoderWeights | None = None, n
     from callslip.model.steps import TorchEngine
 
     return TorchEngine(decoder, encoder)
+
+
+class Searched(nn.Module):
+    """A model whose weights are laid out for search by an engine, and laid out anew after they may have changed."""
+
+    _engine: Engine | None = None
+
+    def train(self, mode: bool = True) -> Self:
+        self._engine = None
+        return super().train(mode)
+
+    def load_state_dict(self, *arguments: Any, **more: Any) -> Any:
+        self._engine = None
+        return super().load_state_dict(*arguments, **more)
+
+    def _apply(self, *arguments: Any, **more: Any) -> Self:
+        self._engine = None  # moved to another device or type
+        return super()._apply(*arguments, **more)

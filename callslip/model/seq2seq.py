@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from callslip.errors import BadSetting
-from callslip.model.engines import EngineName, engine_for
+from callslip.model.engines import EngineName, Searched, engine_for
 from callslip.model.weights import (
     Affine,
     CrossAttentionWeights,
@@ -47,7 +47,7 @@ class States:
         return States(self.values.to(device), self.mask.to(device))
 
 
-class CodeWriter(nn.Module):
+class CodeWriter(Searched):
     """Writes codes of `widths` (tokens per level) for queries given as vectors of `input_dim`, or as `States`."""
 
     def __init__(
@@ -88,7 +88,6 @@ class CodeWriter(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)
         nn.init.normal_(self.begin, std=0.02)
         self.engine_name: EngineName = engine
-        self._engine: Engine | None = None
 
     @property
     def length(self) -> int:
@@ -159,18 +158,6 @@ class CodeWriter(nn.Module):
             weights = DecoderWeights(layers, _norm(self.norm), self.layers[0].itself.heads, memory=memory)
             self._engine = engine_for(weights, name=self.engine_name)
         return self._engine
-
-    def train(self, mode: bool = True) -> CodeWriter:
-        self._engine = None
-        return super().train(mode)
-
-    def load_state_dict(self, *arguments: Any, **more: Any) -> Any:
-        self._engine = None
-        return super().load_state_dict(*arguments, **more)
-
-    def _apply(self, *arguments: Any, **more: Any) -> CodeWriter:
-        self._engine = None  # moved to another device or type
-        return super()._apply(*arguments, **more)
 
 
 class Attention(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
-from callslip.model.engines import EngineName, engine_for
+from callslip.model.engines import EngineName, Searched, engine_for
 from callslip.model.scores import ChildScores, SparseScores
 from callslip.model.t5_weights import decoder_weights, encoder_weights
 from callslip.model.weights import Engine, State
@@ -56,7 +56,7 @@ class Tokens:
         return Tokens(self.ids.to(device), self.mask.to(device))
 
 
-class T5CodeWriter(nn.Module):
+class T5CodeWriter(Searched):
     """Writes codes of `widths` (tokens per level) for queries given as `Tokens`."""
 
     def __init__(
@@ -107,7 +107,6 @@ class T5CodeWriter(nn.Module):
             for level, ids in enumerate(self._ids(vocabulary)):
                 self.register_buffer(f"ids_{level}", ids, persistent=False)
         self.engine_name: EngineName = engine
-        self._engine: Engine | None = None
         self._heads: dict[tuple[int, int], Tensor] = {}
 
     def _ids(self, vocabulary: Sequence[int] | None) -> list[Tensor]:
@@ -235,18 +234,6 @@ class T5CodeWriter(nn.Module):
             self._heads.clear()
             self._engine = engine_for(decoder_weights(self.t5), encoder_weights(self.t5), self.engine_name)
         return self._engine
-
-    def train(self, mode: bool = True) -> T5CodeWriter:
-        self._engine = None
-        return super().train(mode)
-
-    def load_state_dict(self, *arguments: Any, **more: Any) -> Any:
-        self._engine = None
-        return super().load_state_dict(*arguments, **more)
-
-    def _apply(self, *arguments: Any, **more: Any) -> T5CodeWriter:
-        self._engine = None  # moved to another device or type
-        return super()._apply(*arguments, **more)
 
     # Files.
 

@@ -83,7 +83,7 @@ class DeviceTrie:
         self.tokens = [_tensor(array, device) for array in trie.tokens]
         self.bases = [_tensor(offsets.bases, device) for offsets in trie.below]
         self.rest = [_tensor(offsets.rest, device) for offsets in trie.below]
-        # END sorts first, so a level has one where some node's first child is END.
+        # END is -1, which levels in unsigned bytes cannot hold.
         self.ends = [bool((array == -1).any()) if array.dtype != np.uint8 else False for array in trie.tokens]
 
     def bounds(self, level: int, node: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,15 +129,15 @@ class TrieTree:
             owner = torch.repeat_interleave(counts)
             child = torch.arange(len(owner), device=flat.device) + (first + counts - ends)[owner]
         if self.masks:
-            kept = self._kept(level, child, owner // node.shape[1])
+            kept = self._kept(level, child, owner, node.shape[1])
             owner, child = owner[kept], child[kept]
         return owner, child, self.trie.tokens[level][child].long()
 
-    def _kept(self, level: int, child: Tensor, query: Tensor) -> Tensor:
+    def _kept(self, level: int, child: Tensor, owner: Tensor, places: int) -> Tensor:
         if len(self.masks) == 1:
             mask = self.masks[0]
             return torch.ones_like(child, dtype=torch.bool) if mask is None else mask[level][child]
-        kept = torch.ones_like(child, dtype=torch.bool)
+        kept, query = torch.ones_like(child, dtype=torch.bool), owner // places
         for number, mask in enumerate(self.masks):
             if mask is not None:
                 mine = (query == number).nonzero().view(-1)
