@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--methods", default="dense,tied-atomic")
     parser.add_argument("--parts", type=int, default=1, choices=range(1, PARTS + 1))
     parser.add_argument("--split", default="test")
-    parser.add_argument("--measure", default="nDCG@10")
+    parser.add_argument("--measures", default="nDCG@10,R@1")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     arguments = parser.parse_args()
     data = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
@@ -46,10 +46,20 @@ def main() -> None:
     for name in arguments.methods.split(","):
         known = settings_of.to_dict(make(name).settings)
         values = {key: value for key, value in given.items() if key in known}
-        figures[name] = one_method(name, values, corpus, parts, arguments.split, arguments.measure)
+        figures[name] = one_method(name, values, corpus, parts, arguments.split, arguments.measures.split(","))
+        figures[name] |= {"parts": arguments.parts, "settings": values}
         print(name, json.dumps(figures[name]), flush=True)
-    report = {"corpus": corpus.fingerprint(), "parts": arguments.parts, "settings": given, "methods": figures}
-    (RESULTS / f"unseen-{arguments.set}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        keep(RESULTS / f"unseen-{arguments.set}.json", corpus, figures)
+
+
+def keep(path: Path, corpus: Corpus, figures: dict[str, Any]) -> None:
+    """Write the figures beside those of other methods on the same corpus."""
+    report = {"corpus": corpus.fingerprint(), "methods": {}}
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        report = before if before["corpus"] == report["corpus"] else report
+    report["methods"] |= figures
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def held_out(corpus: Corpus, split: str) -> list[tuple[set[str], Judgements]]:
@@ -73,12 +83,12 @@ def one_method(
     corpus: Corpus,
     parts: list[tuple[set[str], Judgements]],
     split: str,
-    measure: str,
+    measures: list[str],
 ) -> dict[str, Any]:
-    """The measure over all parts' questions: documents added after training, documents trained on, the difference."""
+    """Each measure over all parts' questions: documents added after training, documents trained on, the difference."""
     whole = make(name, values).fit(corpus)
-    added: dict[str, float] = {}
-    trained: dict[str, float] = {}
+    added: dict[str, dict[str, float]] = {measure: {} for measure in measures}
+    trained: dict[str, dict[str, float]] = {measure: {} for measure in measures}
     for ids, asked in parts:
         rest = Corpus([d for d in corpus if d.doc_id not in ids], corpus.queries, without(corpus.judgements, ids))
         index = make(name, values).fit(rest)
@@ -88,12 +98,18 @@ def one_method(
             return {"refused": refusal.problem}
         questions = Corpus(corpus.documents, corpus.queries, {split: asked})
         for retriever, values_of in ((index, added), (whole, trained)):
-            values_of |= callslip.evaluate(retriever, questions, split=split, measures=measure).per_query[measure]
-    columns = np.array([[added[qid], trained[qid], added[qid] - trained[qid]] for qid in added])
-    return {"questions": len(added)} | {
-        label: {"mean": round(i.mean, 4), "low": round(i.low, 4), "high": round(i.high, 4)}
-        for label, i in zip(("added", "trained", "difference"), bootstrap_intervals(columns), strict=True)
-    }
+            report = callslip.evaluate(retriever, questions, split=split, measures=measures)
+            for measure in measures:
+                values_of[measure] |= report.per_query[measure]
+    found: dict[str, Any] = {"questions": len(added[measures[0]])}
+    for measure in measures:
+        pairs = [(added[measure][qid], trained[measure][qid]) for qid in added[measure]]
+        columns = np.array([[after, before, after - before] for after, before in pairs])
+        found[measure] = {
+            label: {"mean": round(i.mean, 4), "low": round(i.low, 4), "high": round(i.high, 4)}
+            for label, i in zip(("added", "trained", "difference"), bootstrap_intervals(columns), strict=True)
+        }
+    return found
 
 
 def without(judgements: dict[str, Judgements], ids: set[str]) -> dict[str, Judgements]:
