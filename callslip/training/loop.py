@@ -46,20 +46,23 @@ def train(
     phase: str = "training",
     log: TrainingLog | None = None,
     after_epoch: Callable[[int], Mapping[str, Any]] | None = None,
+    share: Callable[[str], float] | None = None,
 ) -> TrainingLog:
     """Train the module's parameters with AdamW.
 
     `batches(epoch)` gives the epoch's batches. The learning rate warms up over the given share of all steps and
-    then falls to zero along a cosine (`decay=False`: stays). A step whose loss is not finite is skipped and
-    counted; the third in a row ends the training, with the weights of the last good step in place.
+    then falls to zero along a cosine (`decay=False`: stays); `share` says which part of it a parameter has, by its
+    name. A step whose loss is not finite is skipped and counted; the third in a row ends the training, with the
+    weights of the last good step in place.
     """
     log = log if log is not None else TrainingLog()
     if epochs == 0:
         return log
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay)
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    parameters = list(named.values())
+    optimizer = torch.optim.AdamW(_groups(named, share), lr=learning_rate, weight_decay=weight_decay)
     total = max(1, epochs * steps_per_epoch)
-    step, bad = 0, 0
+    step, bad, watched = 0, 0, ""
     module.train()
     with progress.bar() as display:
         task = display.add_task(phase, total=total, note="")
@@ -79,14 +82,23 @@ def train(
                     bad += 1
                     _give_up_after(bad, phase, epoch, terms)
                 step += 1
-                display.update(task, advance=1, note=_note(sums, count))
+                display.update(task, advance=1, note=_note(sums, count) + watched)
             means = {name: value / max(count, 1) for name, value in sums.items()}
             extra = dict(after_epoch(epoch)) if after_epoch else {}
+            watched = "".join(f"  {name} {_short(value)}" for name, value in extra.items())
             module.train()
             seconds = round(time.perf_counter() - began, 3)
             log.add(phase=phase, epoch=epoch, **means, learning_rate=rate, seconds=seconds, **extra)
     module.eval()
     return log
+
+
+def _groups(named: Mapping[str, nn.Parameter], share: Callable[[str], float] | None) -> list[dict[str, Any]]:
+    """The optimiser's groups: parameters that have the same share of the learning rate."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in named.items():
+        groups.setdefault(1.0 if share is None else share(name), []).append(parameter)
+    return [{"params": some, "share": part} for part, some in groups.items()]
 
 
 def schedule(done: float, warmup: float, decay: bool) -> float:
@@ -114,7 +126,7 @@ def _step(
     if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
         return False
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["share"]
     optimizer.step()
     return True
 
@@ -127,6 +139,10 @@ def _give_up_after(bad: int, phase: str, epoch: int, terms: Mapping[str, Tensor]
         f"{phase}, epoch {epoch + 1}: the loss or its gradient was not finite in {bad} steps running ({values})",
         "Lower the learning rate (--set learning_rate=…), and look for texts that give NaN vectors.",
     )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _note(sums: Mapping[str, float], count: int) -> str:
