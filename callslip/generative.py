@@ -188,6 +188,7 @@ class GenerativeRetriever(Retriever):
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
             phase="training the decoder",
+            checkpoints=self.checkpoints,
         )
 
     def terms(self, query: Any, code: torch.Tensor) -> dict[str, torch.Tensor]:
