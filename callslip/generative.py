@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.errors import Unsupported
 from callslip.generative_settings import GenerativeSettings
+from callslip.identifiers.maker import CodeMaker as CodeMaker  # methods take it from here
 from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
 from callslip.search import buckets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -37,16 +38,6 @@ T5, CLUSTERS = "t5", "clusters.safetensors"
 
 Inputs = np.ndarray | list[list[int]]
 """Texts as a model reads them: vectors [n, dim], or token ids of each."""
-
-
-class CodeMaker(Protocol):
-    """Makes codes of vectors (k-means, product quantisation, …), and codes new vectors by what it learned."""
-
-    def fit(self, vectors: np.ndarray) -> np.ndarray: ...
-    def assign(self, vectors: np.ndarray) -> np.ndarray: ...
-    def state(self) -> dict[str, np.ndarray]: ...
-    @classmethod
-    def from_state(cls, state: Mapping[str, np.ndarray]) -> Self: ...
 
 
 class GenerativeRetriever(Retriever):
@@ -198,6 +189,7 @@ class GenerativeRetriever(Retriever):
             phase="training the decoder",
             log=self.log,
             share=self.learning_share,
+            checkpoints=self.checkpoints,
         )
 
     def learning_share(self, parameter: str) -> float:

@@ -241,23 +241,33 @@ class GenRet(GenerativeRetriever):
             self._train(f"{name}: warm-up", texts, codes, self.warmup_terms, s.warmup_epochs)
         codebook = self.codebook(level)
         if s.initialise == "clusters":
-            states = self.states(texts.documents, codes)
             with torch.no_grad():
-                codebook.copy_(torch.from_numpy(initial_codebook(states, groups, s.width, s.seed)))
-
-        ill = [False] * s.level_epochs
+                codebook.copy_(torch.from_numpy(self.first_codebook(name, texts, codes)))
 
         def watch(epoch: int) -> dict[str, Any]:
             found = level_figures(groups, self.tokens(texts.documents, codes), s.width)
-            ill[epoch] = collapsed(found, len(groups), s.width)
             # A level begins with documents of one prefix near the same tokens: it has an epoch to part them.
-            if ill[epoch] and (ill[epoch - 1] or epoch + 1 == s.level_epochs):
+            last = epoch + 1 == s.level_epochs
+            again = epoch > 0 and collapsed(self.log.records[-1], len(groups), s.width)  # type: ignore[union-attr]
+            if (last or again) and collapsed(found, len(groups), s.width):
                 raise collapse(found, len(groups), s.width, f"{name}, epoch {epoch + 1}")
             return found
 
         self._train(name, texts, codes, self.level_terms, s.level_epochs, watch)
         codebook.requires_grad_(False)
         return self.tokens(texts.documents, codes)
+
+    def first_codebook(self, name: str, texts: Texts, codes: np.ndarray) -> np.ndarray:
+        """The centroids that a level begins with, [K, D]; a resumed fit has them already."""
+        held = self.checkpoints.recall(f"{name}: codebook") if self.checkpoints is not None else None
+        if held is not None:
+            return held["codebook"]
+        made = initial_codebook(
+            self.states(texts.documents, codes), prefix_groups(codes), self.settings.width, self.settings.seed
+        )
+        if self.checkpoints is not None:
+            self.checkpoints.remember(f"{name}: codebook", codebook=made)
+        return made
 
     def _train(
         self,
@@ -298,6 +308,7 @@ class GenRet(GenerativeRetriever):
             log=self.log,
             after_epoch=watch,
             share=self.learning_share,
+            checkpoints=self.checkpoints,
         )
 
     def warmup_terms(self, document: Tensor, query: Tensor, prefix: Tensor, same_prefix: Tensor) -> dict[str, Tensor]:

@@ -251,3 +251,50 @@ def test_t5_learns_codes_of_its_own(small_corpus, tmp_path):
         assert before.doc_ids == after.doc_ids
     with pytest.raises(BadSetting, match="seq2seq_codes"):
         make("genret", {"seq2seq": str(folder), "seq2seq_codes": "tokens"})
+
+
+# Stopped, and taken up again.
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", [3, 40, 75, 120])
+def test_a_fit_that_was_killed_goes_on_to_the_same_codes_and_weights(small_corpus, tmp_path, monkeypatch, step):
+    from callslip.training import loop
+    from callslip.training.checkpoints import Checkpoints
+
+    values = QUICK | {"level_steps": 30, "level_epochs": 2, "warmup_epochs": 1, "epochs": 3}
+    whole = make("genret", values).fit(small_corpus)
+    plain_step, count = loop._step, 0
+
+    def dying(*arguments):
+        nonlocal count
+        count += 1
+        if count == step:
+            raise Killed
+        return plain_step(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_step", dying)
+        with pytest.raises(Killed):
+            make("genret", values).fit(small_corpus, Checkpoints(tmp_path / "c", every=0.0))
+    index = make("genret", values).fit(small_corpus, Checkpoints(tmp_path / "c", resume=True))
+    assert (index.identifiers.codes == whole.identifiers.codes).all()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, index.model.state_dict()[name]), name
+    assert [r["phase"] for r in index.log.records] == [r["phase"] for r in whole.log.records]
+
+
+def test_a_level_can_be_learned_again_with_other_settings(small_corpus, tmp_path):
+    from callslip.training.checkpoints import Checkpoints
+
+    values = QUICK | {"level_steps": 30, "level_epochs": 2, "epochs": 1, "length": 2}
+    first = make("genret", values).fit(small_corpus, Checkpoints(tmp_path / "c"))
+    again = make("genret", values | {"level_epochs": 3, "learning_rate": 1e-3})
+    again.fit(small_corpus, Checkpoints(tmp_path / "c", again="level 2"))
+    table, other = (dict(zip(i.identifiers.doc_ids, i.identifiers.codes.tolist(), strict=True)) for i in (first, again))
+    assert [table[d][0] for d in small_corpus.doc_ids] == [other[d][0] for d in small_corpus.doc_ids]
+    epochs = [r["epoch"] for r in again.log.records if r["phase"] == "level 2"]
+    assert epochs == [0, 1, 2]
