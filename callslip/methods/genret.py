@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from callslip.corpus.documents import Corpus, Document, Query
@@ -28,7 +28,7 @@ from callslip.identifiers.growth import group_means, level_figures, places, pref
 from callslip.identifiers.kmeans import constrained_kmeans
 from callslip.identifiers.quality import attainable_diversity
 from callslip.identifiers.table import Identifiers
-from callslip.model.seq2seq import CodeWriter
+from callslip.model.codebooks import CodebookWriter
 from callslip.settings import check_range
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
@@ -60,6 +60,8 @@ class GenRetSettings(GenerativeSettings):
     """Of each level, before its codebook is made."""
     level_epochs: int = 4
     """Of each level, with its codebook."""
+    level_learning_rate: float = 1e-3
+    """Learning rate of these two phases, which stays; `learning_rate` is that of the final fit."""
     level_steps: int = 200
     """Steps of each of these two phases, at least: a small corpus comes round more often in an epoch."""
     warmup_retrieval: bool = True
@@ -83,7 +85,16 @@ class GenRetSettings(GenerativeSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, sinkhorn_iterations=1)
+        check_range(
+            self,
+            width=2,
+            leaf=1,
+            warmup_epochs=0,
+            level_epochs=1,
+            level_steps=0,
+            level_learning_rate=0,
+            sinkhorn_iterations=1,
+        )
         check_range(self, reconstruction_weight=0, commitment_weight=0, retrieval_weight=0)
         if self.length is not None:
             check_range(self, length=1)
@@ -136,19 +147,6 @@ def ranking(h_query: Tensor, h_doc: Tensor) -> Tensor:
 
 
 # The codebooks.
-
-
-class CodebookWriter(CodeWriter):
-    """A code writer whose heads are codebooks: a level's logits are the products of the state with their rows."""
-
-    def __init__(self, input_dim: int, widths: Sequence[int], **shape: Any) -> None:
-        super().__init__(input_dim, widths, **shape)
-        size = len(self.begin)
-        self.heads = nn.ModuleList(nn.Linear(size, head.out_features, bias=False) for head in self.heads)  # type: ignore[arg-type]
-        # All states have the length D^¼. Free, their products would grow until every softmax is certain of itself, and
-        # tokens would be exchanged in every batch.
-        nn.init.constant_(self.norm.weight, size**-0.25)
-        self.norm.requires_grad_(False)
 
 
 def initial_codebook(states: np.ndarray, groups: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
@@ -301,7 +299,7 @@ class GenRet(GenerativeRetriever):
             objective,
             epochs=epochs,
             steps_per_epoch=rounds * round_steps,
-            learning_rate=s.learning_rate,
+            learning_rate=s.level_learning_rate,
             weight_decay=s.weight_decay,
             decay=False,
             phase=phase,
@@ -393,5 +391,5 @@ def collapse(found: dict[str, Any], documents: int, k: int, when: str) -> Traini
         f"{when}: the codes collapsed: {found['unique_codes']} codes for {documents} documents, diversity "
         f"{found['diversity']:.2f}, inside prefixes {found['within_prefix']:.2f}",
         "Keep initialise=clusters and reassign=true; train the level longer (--set level_epochs=…) or with a lower "
-        f"--set learning_rate=…; where documents are few, use a smaller --set width=… than {k}.",
+        f"--set level_learning_rate=…; where documents are few, use a smaller --set width=… than {k}.",
     )
