@@ -80,6 +80,8 @@ class GenRetSettings(GenerativeSettings):
     """How soft that sharing is."""
     sinkhorn_iterations: int = 100
     """Its iterations."""
+    similarity_weight: float = 200.0
+    """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
     stop_collapsed: bool = True
     """Whether a level that collapses ends the training; to see what comes of it, let it go on."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "codebooks"
