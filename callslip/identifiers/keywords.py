@@ -108,6 +108,21 @@ def keyword_codes(
     return _as_codes([words + words[-1:] * (length - len(words)) for words in chosen], length)
 
 
+def corpus_vocabulary(
+    corpus: Corpus | Iterable[Document | str],
+    tokenizer: Tokenizer | None = None,
+    least: int = 1,
+    always: Iterable[str] = (),
+) -> list[str]:
+    """The pieces that a corpus uses, in alphabetical order: those with a letter that occur in `least` documents or more,
+    and those of `always`."""
+    spread: Counter[str] = Counter()
+    for pieces in _pieces(_texts(corpus), tokenizer, "vocabulary"):
+        spread.update(set(pieces))
+    used = {piece for piece, n in spread.items() if n >= least and any(letter.isalpha() for letter in piece)}
+    return sorted(used.union(always))
+
+
 def bm25_weights(pieces: Sequence[str], rarity: dict[str, float], mean_length: float) -> dict[str, float]:
     """The BM25 weight of each piece of one document, in order of first place."""
     norm = K1 * (1 - B + B * len(pieces) / mean_length) if mean_length else K1
