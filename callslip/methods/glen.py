@@ -13,9 +13,9 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,13 +23,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.errors import BadSetting
-from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
-from callslip.identifiers.keywords import corpus_vocabulary, keyword_codes
+from callslip.generative import GenerativeRetriever, Inputs
+from callslip.identifiers.keywords import Within, corpus_vocabulary, keyword_codes
 from callslip.identifiers.table import Identifiers
-from callslip.model.pieces import EncoderPieces, encoder_pieces, plain, spread
+from callslip.methods.glen_settings import GLENSettings
+from callslip.model.pieces import EncoderPieces, encoder_pieces, linear_map, plain, spread
 from callslip.retriever import Found
-from callslip.settings import check_range
 from callslip.training.losses import code_cross_entropy
 from callslip.training.negatives import Answers, number_texts, prefix_negatives
 
@@ -38,67 +37,8 @@ if TYPE_CHECKING:
     from callslip.search.beam import Beams
 
 VOCABULARY, WEIGHTS = "vocabulary.json", "weights.npy"
-BLOCK = 1024
-"""Texts that the decoder reads at a time when it is not trained."""
 HARD = 1e-5
 """The temperature that annealing ends at."""
-
-
-@dataclass(frozen=True)
-class GLENSettings(GenerativeSettings):
-    """GLEN's own: words, the two phases, the losses of the second, negatives, and the order inside a bucket."""
-
-    length: int = 3
-    """Words of a code."""
-    least_documents: int = 5
-    """Documents in which a word piece must occur to be written; keywords of documents may be rarer."""
-    embeddings: Literal["table", "encoded"] = "table"
-    """Where the words' embeddings begin: rows of the encoder's word-piece `table`, or each piece `encoded` as a text.
-    An encoder without a table has its pieces encoded."""
-    feedback: Literal["hidden", "token"] = "hidden"
-    """What the decoder is fed: its last hidden state, or the word it wrote; then search is by beam, never exact."""
-    keyword_epochs: int = 3
-    """Passes of the keyword phase; 0 leaves it out."""
-    keyword_learning_rate: float = 1e-3
-    """Peak learning rate of the keyword phase."""
-    epochs: int = 8
-    """Passes of the refinement phase; the temperature falls with each."""
-    learning_rate: float = 5e-4
-    """Peak learning rate of the refinement phase."""
-    epoch_pairs: int | None = None
-    """Training texts drawn for each pass, of both phases; none is all of them."""
-    batch_size: int = 128
-    """Examples per step."""
-    pairwise_weight: float = 1.0
-    """Weight of the pairwise ranking loss."""
-    pointwise_weight: float = 0.5
-    """Weight of the pointwise retrieval loss."""
-    distance_weight: float = 0.5
-    """Weight, inside the pointwise loss, of the distance of identifier weights."""
-    annealing: bool = True
-    """Whether the temperature of Eq. 6 falls from 1; otherwise it is 1e-5 from the start."""
-    support: int | None = 16
-    """Likeliest words that the softmax of Eq. 6 runs over in training; none is the whole vocabulary."""
-    negatives: int = 8
-    """Hard negatives of each example at each step; those of the whole batch are shared."""
-    negatives_by: Literal["prefix", "random"] = "prefix"
-    """Where they come from: documents that share the longest prefix of the current code, or anywhere."""
-    beam: int = 100
-    """Codes kept while writing, with `decoding=beam`."""
-    decoding: Literal["beam", "exact"] = "exact"
-    """`exact` scores every code by one table; `beam` search prunes."""
-    ranking: Literal["bucket", "sum", "union"] = "bucket"
-    """Order of hits: `bucket` keeps the model's order of codes, with `collision` inside each; `sum` adds the code's
-    log-probability and `similarity_weight` times the similarity of vectors; `union` is the similarity alone."""
-    collision: Literal["weights", "similarity"] = "weights"
-    """Order inside a bucket: by the identifier weights of query and document, or by similarity of vectors."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, length=1, least_documents=1, keyword_epochs=0, keyword_learning_rate=0, epoch_pairs=1)
-        check_range(self, pairwise_weight=0, pointwise_weight=0, distance_weight=0, support=1, negatives=0)
-        if self.seq2seq is not None:
-            raise BadSetting("setting 'seq2seq': glen's decoder is fed its own states, which T5's is not", "Leave out.")
 
 
 # The equations. B texts, L levels, V words, D the width of embeddings.
@@ -110,22 +50,20 @@ def keyword_loss(logits: Tensor | Sequence[Tensor], code: Tensor) -> Tensor:
     return code_cross_entropy(levels, code)
 
 
-def identifier_embedding(h: Tensor, embeddings: Tensor, temperature: float, support: int | None = None) -> Tensor:
+def identifier_embedding(h: Tensor, embeddings: Tensor, temperature: float, support: Tensor | None = None) -> Tensor:
     """Eq. 6: r = softmax(h E^T / temperature) E, the code as an embedding, differentiable; [B, L, D].
 
-    `h` [B, L, D], `embeddings` [V, D]. With `support` the softmax runs over so many of the likeliest words.
+    `h` [B, L, D], `embeddings` [V, D]. With `support` [B, L, S] the softmax runs over those words alone.
     """
     if h.dim() != 3 or embeddings.dim() != 2 or h.shape[-1] != embeddings.shape[-1]:
         raise ValueError(f"states {tuple(h.shape)} and embeddings {tuple(embeddings.shape)} do not fit")
-    if temperature <= 0:
-        raise ValueError(f"a temperature of {temperature}")
-    if support is None or support >= len(embeddings):
+    if temperature <= 0 or (support is not None and support.shape[:2] != h.shape[:2]):
+        raise ValueError(f"a temperature of {temperature}, or words for other states than {tuple(h.shape)}")
+    if support is None:
         return (h @ embeddings.T / temperature).softmax(-1) @ embeddings
-    with torch.no_grad():
-        likeliest = (h @ embeddings.T).topk(support, dim=-1).indices
-    some = functional.embedding(likeliest, embeddings)  # [B, L, support, D]
-    share = (torch.einsum("bld,blsd->bls", h, some) / temperature).softmax(-1)
-    return torch.einsum("bls,blsd->bld", share, some)
+    some = functional.embedding(support, embeddings)  # [B, L, S, D]
+    share = ((some @ h.unsqueeze(-1)).squeeze(-1) / temperature).softmax(-1)
+    return (share.unsqueeze(-2) @ some).squeeze(-2)
 
 
 def relevance(h_query: Tensor, r_doc: Tensor) -> Tensor:
@@ -205,6 +143,15 @@ class Examples:
     answers: Answers
 
 
+@dataclass
+class Current:
+    """What an epoch of the refinement goes by: the temperature, each document's likeliest words and its negatives."""
+
+    temperature: float = HARD
+    words: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    negatives: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
 class GLEN(GenerativeRetriever):
     """Codes are the words that the model itself writes for a document."""
 
@@ -233,9 +180,11 @@ class GLEN(GenerativeRetriever):
         s = self.settings
         self.vectors = self.encode([d.content for d in corpus], "encoding documents")
         pieces = encoder_pieces(s.encoder)
-        keywords = keyword_codes(corpus, s.length, pieces)
-        self.vocabulary = corpus_vocabulary(corpus, pieces, s.least_documents, keywords.vocabulary)
-        codes = np.searchsorted(self.vocabulary, keywords.vocabulary)[keywords.codes]
+        self.vocabulary = corpus_vocabulary(corpus, pieces, s.vocabulary)
+        keywords = keyword_codes(corpus, s.length, Within(self.vocabulary, pieces))
+        number = {word: token for token, word in enumerate(self.vocabulary)}
+        # A text without a piece of the vocabulary has a keyword that is not in it; any word will do.
+        codes = np.array([number.get(word, 0) for word in keywords.vocabulary])[keywords.codes]
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(s.seed)
             self.model = self.new_model(pieces)
@@ -250,17 +199,16 @@ class GLEN(GenerativeRetriever):
         from callslip.device import best_device
 
         s = self.settings
-        if pieces is not None and s.embeddings == "table":
-            begin = spread(pieces.table(self.vocabulary))
-        else:
-            begin = spread(self.encode([plain(piece) for piece in self.vocabulary], "encoding words"))
+        encoded = spread(self.encode([plain(piece) for piece in self.vocabulary], "encoding words"))
+        table = spread(pieces.table(self.vocabulary)) if pieces is not None and s.embeddings == "table" else None
+        begin = encoded if table is None else table
         self._shape = {
             "input_dim": self.vectors.shape[1], "words": len(begin), "dim": begin.shape[1], "length": s.length,
             "width": s.decoder_width, "layers": s.decoder_layers, "heads": s.decoder_heads,
             "memory_slots": s.memory_slots, "dropout": s.dropout, "feedback": s.feedback,
         }  # fmt: skip
         model = self.writer(self._shape)
-        model.embeddings.data = torch.from_numpy(begin)
+        model.begin_with(begin, self.vectors.mean(axis=0), None if table is None else linear_map(encoded, table))
         return model.to(best_device(s.device)).eval()
 
     def writer(self, shape: dict[str, Any]) -> LexicalWriter:  # type: ignore[override]
@@ -288,54 +236,57 @@ class GLEN(GenerativeRetriever):
 
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             code = keyword[examples.row[chosen]].to(self._device)
+            query, document = (
+                self._noisy(vectors)
+                for vectors in (examples.vectors[examples.text[chosen]], self.vectors[examples.row[chosen]])
+            )
             return {
-                "keyword": keyword_loss(self.model(self._noisy(examples.vectors[examples.text[chosen]]), code), code)
+                "query keywords": keyword_loss(self.model(query, code), code),
+                "document keywords": keyword_loss(self.model(document, code, documents=True), code),
             }
 
         self._train(examples, objective, s.keyword_epochs, s.keyword_learning_rate, "learning keywords")
 
     def refine(self, examples: Examples, doc_ids: list[str]) -> None:
-        """Phase two: rank by codes that follow the model (Eq. 8)."""
-        s, rng = self.settings, np.random.default_rng([self.settings.seed, 1])
-        hard = np.zeros((len(self.vectors), 0), dtype=np.int64)
-        temperature = HARD
+        """Phase two: rank by codes that follow the model (Eq. 8). Each epoch codes the documents anew."""
+        s, rng, current = self.settings, np.random.default_rng([self.settings.seed, 1]), Current()
 
         def renew(epoch: int) -> None:
-            nonlocal hard, temperature
-            temperature = annealed_temperature(epoch) if s.annealing else HARD
-            if s.negatives_by == "random" or not s.pairwise_weight:
-                hard = rng.integers(0, len(self.vectors), (len(self.vectors), s.negatives))
-            elif s.negatives:
-                hard = prefix_negatives(Identifiers(doc_ids, self.coded(self.vectors)[0]), s.negatives, rng)
+            current.temperature = annealed_temperature(epoch) if s.annealing else HARD
+            current.words = self.model.likeliest_words(self.vectors, s.support or 1)[0]
+            if s.negatives_by == "random":
+                current.negatives = rng.integers(0, len(doc_ids), (len(doc_ids), s.negatives))
+            else:
+                table = Identifiers(doc_ids, current.words[:, :, 0])
+                current.negatives = prefix_negatives(table, s.negatives, rng)
 
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             text, row = examples.text[chosen], examples.row[chosen]
-            distinct, place = np.unique(np.concatenate([row, hard[row].ravel()]), return_inverse=True)
+            distinct, place = np.unique(np.concatenate([row, current.negatives[row].ravel()]), return_inverse=True)
             positives = torch.from_numpy(examples.answers.among(text, distinct)).to(self._device)
             query, docs = self._noisy(examples.vectors[text]), self._given(self.vectors[distinct])
-            return self.ranking_terms(query, docs, torch.from_numpy(place[: len(row)]), positives, temperature)
+            words = None if s.support is None else self._given(current.words[distinct].astype(np.int64))
+            own = torch.from_numpy(place[: len(row)])
+            return self.ranking_terms(query, docs, own, positives, words, current.temperature)
 
         self._train(examples, objective, s.epochs, s.learning_rate, "refining codes", renew)
 
     def ranking_terms(
-        self, query: Tensor, docs: Tensor, own: Tensor, positives: Tensor, temperature: float
+        self, query: Tensor, docs: Tensor, own: Tensor, positives: Tensor, words: Tensor | None, temperature: float
     ) -> dict[str, Tensor]:
         """Eq. 8 for queries [Bq, dim] and documents [Bd, dim]; `own` [Bq] is each query's document, `positives`
-        [Bq, Bd] marks all that answer it."""
+        [Bq, Bd] marks all that answer it, `words` [Bd, L, S] are the documents' likeliest."""
         s, model, terms = self.settings, self.model, {}
-        words = model.embeddings
+        h_query, h_doc = model.states(query), model.states(docs, documents=True)
         if s.pairwise_weight:
-            h_doc, h_query = model.states(docs), model.states(query)
-            r_doc = identifier_embedding(h_doc, words, temperature, s.support)
+            r_doc = identifier_embedding(h_doc, model.embeddings, temperature, words)
             terms["pairwise"] = s.pairwise_weight * pairwise_ranking(relevance(h_query, r_doc), positives)
-            h_doc = h_doc[own]
-        else:
-            h_doc = model.states(docs[own])
         if s.pointwise_weight:
+            h_doc = h_doc[own]
             code = model.logits(h_doc.detach()).argmax(-1)
-            if s.feedback == "token" or not s.pairwise_weight:
-                h_query = model.states(query, code)  # teacher forcing, where the words are fed back
-            w_query, w_doc = (identifier_weights(h, words, code) for h in (h_query, h_doc))
+            if s.feedback == "token":
+                h_query = model.states(query, code)  # teacher forcing
+            w_query, w_doc = (identifier_weights(h, model.embeddings, code) for h in (h_query, h_doc))
             loss = pointwise_retrieval(model.logits(h_query), code, w_query, w_doc, s.distance_weight)
             terms["pointwise"] = s.pointwise_weight * loss
         return terms
@@ -375,28 +326,17 @@ class GLEN(GenerativeRetriever):
 
     # Codes, and search.
 
-    def read(self, vectors: np.ndarray) -> Tensor:
-        """The decoder's states of texts, [n, L, D]."""
-        with torch.inference_mode():
-            parts = [self.model.states(self._given(vectors[at : at + BLOCK])) for at in range(0, len(vectors), BLOCK)]
-            return torch.cat(parts)
-
     def coded(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the model writes for documents, greedily (Eq. 2), and the weight of each word: [n, L] both."""
-        codes, weights = [], []
-        for at in range(0, len(vectors), BLOCK):
-            with torch.inference_mode():
-                best = self.model.logits(self.read(vectors[at : at + BLOCK])).max(dim=-1)
-            codes.append(best.indices.cpu().numpy().astype(np.int32))
-            weights.append(best.values.cpu().numpy())
-        return np.concatenate(codes), np.concatenate(weights)
+        codes, weights = self.model.likeliest_words(vectors, 1)
+        return codes[:, :, 0], weights[:, :, 0]
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         return self.coded(vectors)[0]
 
     def _add(self, documents: list[Document]) -> None:
-        super()._add(documents)
         if documents:
+            super()._add(documents)
             new = self.coded(self.vectors[-len(documents) :])
             self.codes, self.weights = (
                 np.concatenate(both) for both in zip((self.codes, self.weights), new, strict=True)
@@ -404,7 +344,7 @@ class GLEN(GenerativeRetriever):
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         """The decoder's states of queries, [B, L, D]; their vectors, where words are fed back."""
-        return vectors if self.settings.feedback == "token" else self.read(vectors).cpu().numpy()
+        return vectors if self.settings.feedback == "token" else self.model.read(vectors).cpu().numpy()
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         from callslip.search.codes import best_codes
@@ -415,7 +355,7 @@ class GLEN(GenerativeRetriever):
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         """Every code has a document, so the k best codes hold the k best documents, unless buckets are limited."""
         vectors = self.encoder.encode([query.text for query in queries])
-        states = self.read(vectors).cpu().numpy()
+        states = self.model.read(vectors).cpu().numpy()
         live = None if mask is None else self.live_nodes(mask)
         count = self.identifiers.unique if self.settings.bucket_limit else max(k, self.settings.beam)
         written = self.write(vectors if self.settings.feedback == "token" else states, count, live)

@@ -1,9 +1,9 @@
 """GLEN's model: a decoder that is fed its own last hidden state and writes words.
 
 A text's vector goes in, one hidden state per level comes out, and a state's dot products with the words' embeddings
-are the level's logits. Nothing of it depends on the words that were written, so queries and documents are read alike and
-a query gives one table of log-probabilities, [L, V], that scores every code. Fed with the word it wrote instead
-(`feedback="token"`, for comparison) it is a decoder like others, and has no such table.
+are the level's logits. A query's depend on nothing that is written, so it gives one table of log-probabilities, [L, V],
+that scores every code. Fed with the word it wrote instead (`feedback="token"`, for comparison) it is a decoder like
+others, and has no such table.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores
 from callslip.model.seq2seq import DecoderLayer
+
+BLOCK = 1024
+"""Texts that are read at a time when nothing is trained."""
 
 
 @dataclass
@@ -82,17 +86,34 @@ class LexicalWriter(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, dim)
-        self.skip = nn.Linear(input_dim, dim, bias=False)  # the vector itself: what the decoder adds to is no blank
-        self.last_norm = nn.LayerNorm(dim)
+        self.skip = nn.Linear(input_dim, dim)  # the vector itself, which the decoder adds to
+        self.taken = nn.Parameter(torch.ones(length))
+        self.last_norm = nn.RMSNorm(dim)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        if input_dim == dim:
+            nn.init.eye_(self.skip.weight)
+        nn.init.zeros_(self.skip.bias)
 
     @property
     def length(self) -> int:
         return len(self.widths)
 
-    def states(self, vectors: Tensor, tokens: Tensor | None = None) -> Tensor:
+    def begin_with(self, embeddings: np.ndarray, centre: np.ndarray, to_words: np.ndarray | None = None) -> None:
+        """Where training sets out from: the words' embeddings [words, dim], the mean of the vectors, and the matrix
+        [input_dim, dim] that takes vectors to where words are, if they are not there already."""
+        with torch.no_grad():
+            self.embeddings.copy_(torch.from_numpy(embeddings))
+            if to_words is not None:
+                self.skip.weight.copy_(torch.from_numpy(to_words).T)
+            self.skip.bias.copy_(-(self.skip.weight @ torch.from_numpy(centre)))
+
+    def states(self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False) -> Tensor:
         """Hidden states [B, L, dim], scaled by dim^-1/2 as T5 scales them, of texts given as vectors [B, input_dim].
 
-        With token feedback a level is fed the word of `tokens` [B, L] before it, or without them the likeliest word.
+        Of a document, what a level's likeliest word says is taken out before the next level, so that another word is
+        next; a query keeps all it has, for any document's words. With token feedback a level is fed the word of
+        `tokens` [B, L] before it, or without them the likeliest word.
         """
         memory = self.memory_norm(self.to_memory(vectors).unflatten(-1, (self.slots, -1)))
         crossed = [layer.cross.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
@@ -103,22 +124,52 @@ class LexicalWriter(nn.Module):
             x = (x + self.levels[level]).unsqueeze(1)
             for layer, cross, before in zip(self.layers, crossed, kept, strict=True):
                 x = _step(layer, x, cross, before)
-            state = self.last_norm(self.out(self.norm(x[:, 0])) + base)
+            whole = base + self.out(self.norm(x[:, 0]))
+            state = self.last_norm(whole)
             found.append(state * state.shape[-1] ** -0.5)
             x = self.fed(state)
-            if self.feedback == "token":
-                given = found[-1] @ self.embeddings.T if tokens is None else None
-                token = given.argmax(-1) if given is not None else tokens[:, level]  # type: ignore[index]
-                x = self.fed(self.embeddings[token])
+            if documents or self.feedback == "token":
+                word = self.likeliest(found[-1]) if tokens is None or self.feedback == "hidden" else tokens[:, level]
+                embedding = nn.functional.embedding(word, self.embeddings)
+                if documents:
+                    base = base - self.taken[level] * _projection(whole, embedding)
+                if self.feedback == "token":
+                    x = self.fed(embedding)
         return torch.stack(found, dim=1)
 
-    def forward(self, vectors: Tensor, tokens: Tensor | None = None) -> Tensor:
+    def likeliest(self, states: Tensor) -> Tensor:
+        """The word nearest to each state, [..., dim] -> [...]."""
+        with torch.no_grad():
+            return self.logits(states).argmax(-1)
+
+    def forward(self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False) -> Tensor:
         """Logits of every level, [B, L, V]."""
-        return self.logits(self.states(vectors, tokens))
+        return self.logits(self.states(vectors, tokens, documents=documents))
 
     def logits(self, states: Tensor) -> Tensor:
         """[..., dim] -> [..., V]."""
         return states @ self.embeddings.T
+
+    # Many texts, when nothing is trained.
+
+    def read(self, vectors: np.ndarray, documents: bool = False) -> Tensor:
+        """The states of texts, [n, L, dim]."""
+        device = self.embeddings.device
+        blocks = [torch.from_numpy(np.ascontiguousarray(vectors[at : at + BLOCK])) for at in _starts(len(vectors))]
+        with torch.inference_mode():
+            return torch.cat([self.states(block.to(device), documents=documents) for block in blocks])
+
+    def likeliest_words(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `count` likeliest words of each level for documents, the likeliest first, and their logits: int32 and
+        float32 [n, L, count]."""
+        tokens, weights = [], []
+        for at in _starts(len(vectors)):
+            with torch.inference_mode():
+                logits = self.logits(self.read(vectors[at : at + BLOCK], documents=True))
+                best = logits.topk(min(count, logits.shape[-1]), dim=-1)
+            tokens.append(best.indices.int().cpu().numpy())
+            weights.append(best.values.cpu().numpy())
+        return np.concatenate(tokens), np.concatenate(weights)
 
     # Search. Queries are vectors [B, input_dim], or with hidden feedback their states [B, L, dim], already read.
 
@@ -152,6 +203,10 @@ class LexicalWriter(nn.Module):
         return self.logits(self.states(queries, padded)[:, level]).log_softmax(-1)
 
 
+def _starts(count: int) -> range:
+    return range(0, max(1, count), BLOCK)
+
+
 def _step(layer: Any, x: Tensor, cross: tuple[Tensor, Tensor], before: list[tuple[Tensor, Tensor]]) -> Tensor:
     """One position through a layer: attention to those before it and to itself, to the memory, feed-forward."""
     normed = layer.self_norm(x)
@@ -160,3 +215,9 @@ def _step(layer: Any, x: Tensor, cross: tuple[Tensor, Tensor], before: list[tupl
     x = x + layer.dropout(layer.itself.attend(normed, keys, values))
     x = x + layer.dropout(layer.cross.attend(layer.cross_norm(x), *cross))
     return x + layer.dropout(layer.feed(layer.feed_norm(x)))
+
+
+def _projection(x: Tensor, direction: Tensor) -> Tensor:
+    """The part of each x that lies along the direction, [B, D] each."""
+    share = (x * direction).sum(-1, keepdim=True) / direction.square().sum(-1, keepdim=True).clamp(min=1e-9)
+    return share * direction

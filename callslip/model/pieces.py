@@ -55,3 +55,9 @@ def spread(rows: np.ndarray) -> np.ndarray:
     rows = rows - rows.mean(axis=0)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, 1e-6) * rows.shape[1] ** 0.5).astype(np.float32)
+
+
+def linear_map(x: np.ndarray, y: np.ndarray, ridge: float = 1.0) -> np.ndarray:
+    """The matrix M, [Dx, Dy], that makes x M nearest to y by least squares, its size kept small by `ridge`."""
+    found = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ y)
+    return (found / max(float(np.linalg.norm(found, 2)), 1e-9)).astype(np.float32)

@@ -73,9 +73,9 @@ def prefix_negatives(identifiers: Identifiers, count: int, rng: np.random.Genera
     """For each row `count` other rows that share the longest prefixes of its code, [N, count].
 
     First come those of its bucket, then those that share all but the last token, and so on to those that share nothing:
-    every prefix is a slice of the sorted codes, so a longer prefix is a slice inside. Where a slice offers more than are
-    wanted, chance decides. In a table of `count` documents or fewer all others come, and then repeat; a table of one
-    document has only itself.
+    every prefix is a slice of the sorted codes, and a longer prefix a slice inside it. Where a slice offers more than
+    are wanted, chance decides. In a table of `count` documents or fewer all others come, and then repeat; a table of
+    one document has only itself.
     """
     size, codes = len(identifiers), identifiers.codes
     found = np.empty((size, count), dtype=np.int64)
@@ -98,7 +98,7 @@ def prefix_negatives(identifiers: Identifiers, count: int, rng: np.random.Genera
 
 
 def _prefix_bounds(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the slice of the first l tokens of each code begins and stops, [L + 1, N] each; l = 0 is the whole table."""
+    """Where the slice of the first l tokens of each code begins and stops, [L + 1, N] each; l = 0 is the table."""
     size, length = codes.shape
     low, high = (np.empty((length + 1, size), dtype=np.int64) for _ in range(2))
     new = np.zeros(size, dtype=bool)
