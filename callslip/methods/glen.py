@@ -208,6 +208,7 @@ class GLEN(GenerativeRetriever):
             "memory_slots": s.memory_slots, "dropout": s.dropout, "feedback": s.feedback,
         }  # fmt: skip
         model = self.writer(self._shape)
+        model.embeddings.requires_grad_(s.train_words)
         model.begin_with(begin, self.vectors.mean(axis=0), None if table is None else linear_map(encoded, table))
         return model.to(best_device(s.device)).eval()
 
@@ -338,9 +339,7 @@ class GLEN(GenerativeRetriever):
         if documents:
             super()._add(documents)
             new = self.coded(self.vectors[-len(documents) :])
-            self.codes, self.weights = (
-                np.concatenate(both) for both in zip((self.codes, self.weights), new, strict=True)
-            )
+            self.codes, self.weights = np.concatenate([self.codes, new[0]]), np.concatenate([self.weights, new[1]])
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         """The decoder's states of queries, [B, L, D]; their vectors, where words are fed back."""
@@ -378,9 +377,8 @@ class GLEN(GenerativeRetriever):
         found, within = super()._collect(query, beams, mask, explain)
         if found.why is not None:
             rows = np.asarray(found.rows)
-            for why, code, own, other in zip(
-                found.why, self.codes[rows], self._query_weights(query, rows), self.weights[rows], strict=True
-            ):
+            each = zip(self.codes[rows], self._query_weights(query, rows), self.weights[rows], strict=True)
+            for why, (code, own, other) in zip(found.why, each, strict=True):
                 why["words"] = [
                     {"word": self.vocabulary[token], "query": round(float(a), 3), "document": round(float(b), 3)}
                     for token, a, b in zip(code, own, other, strict=True)

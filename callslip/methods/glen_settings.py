@@ -21,6 +21,8 @@ class GLENSettings(GenerativeSettings):
     embeddings: Literal["encoded", "table"] = "encoded"
     """Where the words' embeddings begin: each piece `encoded` as a text, which puts words where texts are; or its row
     in the encoder's own `table` of word pieces, to which a linear map then takes the texts."""
+    train_words: bool = False
+    """Whether the words' embeddings are trained, too. In a short training a few words then draw all documents."""
     feedback: Literal["hidden", "token"] = "hidden"
     """What the decoder is fed: its last hidden state, or the word it wrote; then search is by beam, never exact."""
     keyword_epochs: int = 1

@@ -32,7 +32,7 @@ from callslip.methods.glen import (
     relevance,
 )
 from callslip.model.lexical import LexicalWriter
-from callslip.model.pieces import encoder_pieces
+from callslip.model.pieces import encoder_pieces, linear_map, spread
 from callslip.search.beam import beam_search
 from callslip.search.codes import best_codes
 
@@ -277,6 +277,15 @@ def test_keywords_are_learned_in_the_first_phase(small_corpus):
     assert right > 0.9
 
 
+def test_words_stay_where_they_are_unless_they_are_trained(small_corpus):
+    values = QUICK | {"keyword_epochs": 1, "epochs": 1}
+    still = make("glen", values).fit(small_corpus)
+    moved = make("glen", values | {"train_words": True}).fit(small_corpus)
+    begin = spread(still.encode(still.vocabulary, ""))
+    np.testing.assert_allclose(still.model.embeddings.detach(), begin, atol=1e-5)
+    assert np.abs(moved.model.embeddings.detach().numpy() - begin).max() > 1e-4
+
+
 def test_each_phase_and_term_can_be_left_out(small_corpus):
     def terms(**more):
         log = make("glen", QUICK | {"keyword_epochs": 1, "epochs": 1} | more).fit(small_corpus).log
@@ -417,3 +426,17 @@ def test_the_table_of_the_embedded_encoder():
     assert not table[2].any()
     assert len(pieces("word " * 1000)) == 1000
     assert encoder_pieces("scratch") is None
+
+
+def test_a_linear_map_is_the_least_squares_solution_but_for_its_size():
+    x, truth = numbers(200, 5).numpy(), numbers(5, 4, seed=1).numpy()
+    found = linear_map(x, x @ truth, ridge=1e-9)
+    np.testing.assert_allclose(found, truth / np.linalg.norm(truth, 2), atol=1e-4)
+
+
+def test_words_may_begin_as_rows_of_the_encoders_table(small_corpus):
+    values = QUICK | {"encoder": "minilm", "backend": "torch", "keyword_epochs": 0, "epochs": 0}
+    index = make("glen", values | {"embeddings": "table"}).fit(small_corpus)
+    table = spread(encoder_pieces("minilm").table(index.vocabulary))
+    np.testing.assert_allclose(index.model.embeddings.detach(), table, atol=1e-5)
+    assert not torch.allclose(index.model.skip.weight, torch.eye(len(index.model.skip.weight)))
