@@ -10,36 +10,108 @@ the query and they weigh its words.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from callslip.corpus.documents import Corpus, Document, Query
-from callslip.generative import GenerativeRetriever, Inputs
+from callslip.corpus.documents import Corpus
 from callslip.identifiers.keywords import Within, corpus_vocabulary, keyword_codes
 from callslip.identifiers.table import Identifiers
-from callslip.methods.glen_settings import GLENSettings
 from callslip.model.pieces import EncoderPieces, encoder_pieces, linear_map, plain, spread
-from callslip.retriever import Found
+from callslip.settings import check_range
 from callslip.training.losses import code_cross_entropy
 from callslip.training.negatives import Answers, number_texts, prefix_negatives
+from callslip.word_codes import WordCodeRetriever, WordCodeSettings, weight_cosine
 
 if TYPE_CHECKING:
     from callslip.model.lexical import LexicalWriter
-    from callslip.search.beam import Beams
 
-VOCABULARY, WEIGHTS = "vocabulary.json", "weights.npy"
 HARD = 1e-5
 """The temperature that annealing ends at."""
 
+
+@dataclass(frozen=True)
+class GLENSettings(WordCodeSettings):
+    """GLEN's own: the two phases, the losses of the second, and its negatives."""
+
+    embeddings: Literal["encoded", "table"] = "encoded"
+    """Where the words' embeddings begin: each piece `encoded` as a text, which puts words where texts are; or its row
+    in the encoder's own `table` of word pieces, to which a linear map then takes the texts."""
+    train_words: bool = False
+    """Whether the words' embeddings are trained, too. In a short training a few words then draw all documents."""
+    keyword_epochs: int = 1
+    """Passes of the keyword phase; 0 leaves it out."""
+    keyword_learning_rate: float = 2e-5
+    """Peak learning rate of the keyword phase."""
+    epochs: int = 3
+    """Passes of the refinement phase; the temperature falls with each."""
+    learning_rate: float = 5e-5
+    """Peak learning rate of the refinement phase."""
+    noise: float = 0.1
+    """Length of the random vector added to each text's unit vector in training; documents in refinement have none."""
+    epoch_pairs: int | None = 2000
+    """Training texts drawn for each pass, of both phases; none is all of them."""
+    batch_size: int = 128
+    """Examples per step."""
+    decoder_width: int = 128
+    """Width of the decoder."""
+    decoder_layers: int = 1
+    """Layers of the decoder."""
+    pairwise_weight: float = 1.0
+    """Weight of the pairwise ranking loss."""
+    pointwise_weight: float = 0.05
+    """Weight of the pointwise retrieval loss."""
+    distance_weight: float = 0.5
+    """Weight, inside the pointwise loss, of the distance of identifier weights."""
+    annealing: bool = True
+    """Whether the temperature of Eq. 6 falls from 1; otherwise it is 1e-5 from the start."""
+    support: int | None = 8
+    """Words that the softmax of Eq. 6 runs over: a document's likeliest when the epoch began; none is all."""
+    negatives: int = 1
+    """Hard negatives of each example at each step; those of the whole batch are shared."""
+    negatives_by: Literal["prefix", "random"] = "prefix"
+    """Where they come from: documents that share the longest prefix of the current code, or anywhere."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, keyword_epochs=0, keyword_learning_rate=0, epoch_pairs=1)
+        check_range(self, pairwise_weight=0, pointwise_weight=0, distance_weight=0, support=1, negatives=0)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"length": 8, "vocabulary": 2048, "epoch_pairs": 1000},
+    "paper": {
+        "length": 3,
+        "vocabulary": None,
+        "embeddings": "table",
+        "train_words": True,
+        "decoder_width": 768,
+        "decoder_layers": 12,
+        "decoder_heads": 12,
+        "keyword_epochs": 20,
+        "keyword_learning_rate": 2e-4,
+        "epochs": 12,
+        "learning_rate": 5e-5,
+        "weight_decay": 1e-4,
+        "epoch_pairs": None,
+        "pointwise_weight": 0.5,
+        "support": None,
+        "negatives": 8,
+    },
+    "no-keyword": {"keyword_epochs": 0},
+    "no-annealing": {"annealing": False},
+    "token-input": {"feedback": "token"},
+    "no-pairwise": {"pairwise_weight": 0.0},
+    "no-pointwise": {"pointwise_weight": 0.0},
+    "random-negatives": {"negatives_by": "random"},
+    "no-refinement": {"epochs": 0},
+}
 
 # The equations. B texts, L levels, V words, D the width of embeddings.
 
@@ -122,14 +194,6 @@ def collision_order(w_query: Any, w_docs: Any) -> Any:
     return torch.from_numpy(order) if isinstance(w_docs, Tensor) else order
 
 
-def weight_cosine(w_query: np.ndarray, w_docs: np.ndarray) -> np.ndarray:
-    """Eq. 9: cos(w^q, w^d), [n]; `w_query` is [L], or [n, L] where documents have different codes."""
-    if w_docs.ndim != 2 or w_query.shape not in (w_docs.shape, w_docs.shape[1:]):
-        raise ValueError(f"weights {w_query.shape} of the query and {w_docs.shape} of documents do not fit")
-    length = np.linalg.norm(w_query, axis=-1) * np.linalg.norm(w_docs, axis=-1)
-    return (w_query * w_docs).sum(axis=-1) / np.maximum(length, 1e-12)
-
-
 # The method.
 
 
@@ -152,29 +216,12 @@ class Current:
     negatives: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-class GLEN(GenerativeRetriever):
+class GLEN(WordCodeRetriever):
     """Codes are the words that the model itself writes for a document."""
 
     Settings = GLENSettings
-    search_settings = GenerativeRetriever.search_settings | {"collision"}
     settings: GLENSettings
-    model: LexicalWriter  # type: ignore[assignment]
-    vocabulary: list[str]
-    """The word of each token."""
-    codes: np.ndarray
-    """The code of each document, by row, [N, L]."""
-    weights: np.ndarray
-    """Identifier weights of each document, [N, L]."""
-    presets = {  # noqa: RUF012  (a class constant, never changed)
-        "quick": {"keyword_epochs": 1, "epochs": 4, "decoder_width": 128},
-        "no-keyword": {"keyword_epochs": 0},
-        "no-annealing": {"annealing": False},
-        "token-input": {"feedback": "token"},
-        "no-pairwise": {"pairwise_weight": 0.0},
-        "no-pointwise": {"pointwise_weight": 0.0},
-        "random-negatives": {"negatives_by": "random"},
-        "no-refinement": {"epochs": 0},
-    }
+    presets = PRESETS
 
     def _fit(self, corpus: Corpus) -> None:
         s = self.settings
@@ -324,77 +371,3 @@ class GLEN(GenerativeRetriever):
     def _noisy(self, vectors: np.ndarray) -> Tensor:
         given = self._given(vectors)
         return given + self.settings.noise * torch.randn_like(given) / given.shape[1] ** 0.5
-
-    # Codes, and search.
-
-    def coded(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the model writes for documents, greedily (Eq. 2), and the weight of each word: [n, L] both."""
-        codes, weights = self.model.likeliest_words(vectors, 1)
-        return codes[:, :, 0], weights[:, :, 0]
-
-    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        return self.coded(vectors)[0]
-
-    def _add(self, documents: list[Document]) -> None:
-        if documents:
-            super()._add(documents)
-            new = self.coded(self.vectors[-len(documents) :])
-            self.codes, self.weights = np.concatenate([self.codes, new[0]]), np.concatenate([self.weights, new[1]])
-
-    def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        """The decoder's states of queries, [B, L, D]; their vectors, where words are fed back."""
-        return vectors if self.settings.feedback == "token" else self.model.read(vectors).cpu().numpy()
-
-    def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
-        from callslip.search.codes import best_codes
-
-        exact = self.settings.decoding == "exact" and self.settings.feedback == "hidden"
-        return best_codes(self.model, self.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
-
-    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        """Every code has a document, so the k best codes hold the k best documents, unless buckets are limited."""
-        vectors = self.encoder.encode([query.text for query in queries])
-        states = self.model.read(vectors).cpu().numpy()
-        live = None if mask is None else self.live_nodes(mask)
-        count = self.identifiers.unique if self.settings.bucket_limit else max(k, self.settings.beam)
-        written = self.write(vectors if self.settings.feedback == "token" else states, count, live)
-        asked = np.concatenate([vectors, states.reshape(len(states), -1)], axis=1)
-        return [self._collect(one, beams, mask, explain)[0] for one, beams in zip(asked, written, strict=True)]
-
-    def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """How documents stand inside their bucket; `query` is the query's vector followed by its states."""
-        if self.settings.ranking != "bucket" or self.settings.collision == "similarity":
-            return super().rank(query[: self.vectors.shape[1]], rows)
-        return weight_cosine(self._query_weights(query, rows), self.weights[rows])
-
-    def _query_weights(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """What the query's states give the words of documents' codes, [n, L]."""
-        states = query[self.vectors.shape[1] :].reshape(self.settings.length, -1)
-        words = self.model.embeddings.detach().cpu().numpy()
-        return np.einsum("nld,ld->nl", words[self.codes[rows]], states)
-
-    def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
-        found, within = super()._collect(query, beams, mask, explain)
-        if found.why is not None:
-            rows = np.asarray(found.rows)
-            each = zip(self.codes[rows], self._query_weights(query, rows), self.weights[rows], strict=True)
-            for why, (code, own, other) in zip(found.why, each, strict=True):
-                why["words"] = [
-                    {"word": self.vocabulary[token], "query": round(float(a), 3), "document": round(float(b), 3)}
-                    for token, a, b in zip(code, own, other, strict=True)
-                ]
-        return found, within
-
-    # The saved folder.
-
-    def _save(self, folder: Path) -> None:
-        super()._save(folder)
-        np.save(folder / WEIGHTS, self.weights, allow_pickle=False)
-        (folder / VOCABULARY).write_text(json.dumps(self.vocabulary) + "\n", encoding="utf-8")
-
-    def _load(self, folder: Path) -> None:
-        super()._load(folder)
-        self.weights = np.load(folder / WEIGHTS, allow_pickle=False)
-        self.vocabulary = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
-        self.codes = np.empty_like(self.identifiers.codes)
-        self.codes[self.identifiers.rows] = self.identifiers.codes
