@@ -20,6 +20,8 @@ from callslip.retriever import Found
 from callslip.settings import check_range
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from callslip.model.lexical import LexicalWriter
     from callslip.search.beam import Beams
 
@@ -95,9 +97,26 @@ class WordCodeRetriever(GenerativeRetriever):
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         from callslip.search.codes import best_codes
+        from callslip.search.exact import table_search
 
-        exact = self.settings.decoding == "exact" and self.settings.feedback == "hidden"
-        return best_codes(self.model, self.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
+        queries, trie = self.batch(inputs), self.identifiers.trie()
+        if self.settings.decoding == "beam" or self.settings.feedback == "token":
+            return best_codes(self.model, queries, trie, beam, live)
+        return table_search(self._tables(queries), trie, beam, live, leaves=self._leaves())
+
+    def _tables(self, queries: Tensor) -> list[Tensor]:
+        import torch
+
+        with torch.inference_mode():
+            return self.model.table(queries)
+
+    def _leaves(self) -> np.ndarray:
+        """The code of every leaf of the trie, laid out once for each table of identifiers, [leaves, L]."""
+        kept = getattr(self, "_kept_leaves", None)
+        if kept is None or kept[0] is not self.identifiers:
+            columns = np.asfortranarray(self.identifiers.codes[self.identifiers.buckets()[:-1]])
+            kept = self._kept_leaves = (self.identifiers, columns)
+        return kept[1]
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         """Every code has a document, so the k best codes hold the k best documents, unless buckets are limited."""
