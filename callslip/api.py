@@ -15,6 +15,7 @@ from callslip.storage.folder import check_writable
 if TYPE_CHECKING:
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
+    from callslip.training.checkpoints import Checkpoints
 
 
 def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
@@ -33,14 +34,20 @@ def fit(
     *,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Retriever:
-    """Build an index of a corpus with a method, and save it to the folder `out` if one is given."""
+    """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
+
+    With `checkpoints` the training is saved as it goes on; they are removed once the index is saved.
+    """
     retriever = make(method, settings, preset=preset)
     if out is not None:
         check_writable(out)
-    retriever.fit(as_corpus(corpus))
+    retriever.fit(as_corpus(corpus), checkpoints)
     if out is not None:
         retriever.save(out)
+        if checkpoints is not None:
+            checkpoints.remove()
     return retriever
 
 

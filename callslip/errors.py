@@ -86,3 +86,12 @@ class TrainingFailed(CallslipError):
     """Training that cannot go on: collapsed codes, or a loss that is not a number."""
 
     exit_code = 4
+
+
+class TrainingStopped(CallslipError):
+    """Training that was asked to stop, and saved where it was."""
+
+    def __init__(self, problem: str, remedy: str = "", *, signal: int = 2) -> None:
+        super().__init__(problem, remedy)
+        self.signal = signal
+        self.exit_code = 128 + signal  # as a shell reports a process that a signal ended

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from callslip.search.masks import Masks
 from callslip.search.nearest import best_rows as best_rows  # methods that score every row take it from here
 from callslip.storage import documents as stored
 from callslip.storage import folder as saved
+
+if TYPE_CHECKING:
+    from callslip.training.checkpoints import Checkpoints
 
 ALIVE = "alive.npy"
 
@@ -54,6 +57,7 @@ class Retriever:
         self.method = method or type(self).__name__.lower()
         self.fit_seconds = 0.0
         self.corpus_fingerprint: dict[str, Any] = {}
+        self.checkpoints: Checkpoints | None = None
         self._documents: stored.Documents | None = None
         self._alive = np.zeros(0, dtype=bool)
         self._row_of: dict[str, int] | None = None
@@ -82,13 +86,16 @@ class Retriever:
 
     # The contract.
 
-    def fit(self, corpus: Corpus) -> Self:
-        """Build the index (and train whatever has to be trained) on a corpus."""
+    def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
+        """Build the index (and train whatever has to be trained) on a corpus, saving the training as it goes on."""
         if not len(corpus):
             raise CallslipError("the corpus is empty", "Give at least one document.")
         began = time.perf_counter()
         self._remember(stored.MemoryDocuments(corpus.documents))
         self.corpus_fingerprint = corpus.fingerprint()
+        self.checkpoints = checkpoints
+        if checkpoints is not None:
+            checkpoints.claim(self.method, settings_of.to_dict(self.settings), self.corpus_fingerprint)
         self._fit(corpus)
         self.fit_seconds = time.perf_counter() - began
         return self

@@ -32,7 +32,7 @@ LAYERS = {
     "server": 7,
     "distributed": 7,
 }
-LEAVES = {"device", "errors", "progress", "settings", "threads", "versions"}
+LEAVES = {"device", "durable", "errors", "progress", "settings", "threads", "versions"}
 # retriever.load must turn a folder's method name into a class; it asks the registry, inside the function.
 EXCEPTIONS = {("retriever.py", "methods")}
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from callslip.cli import app, options
+from callslip.errors import BadSetting, CallslipError
+
+if TYPE_CHECKING:
+    from callslip.corpus.documents import Corpus
+    from callslip.retriever import Retriever
 
 
 @app.command()
@@ -24,6 +32,14 @@ def fit(
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped or killed.")] = False,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(help="Go on with it from a phase that is trained again, such as 'level 2'; settings may change."),
+    ] = None,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save the training as it goes on.")
+    ] = True,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
     from callslip.methods import DEFAULT, make
@@ -32,10 +48,51 @@ def fit(
     named, values = options.chosen_settings(recipe, set_)
     name = method or named or DEFAULT
     check_writable(out)
+    training = out.with_name(f"{out.name}.training")
+    _check_resume(training, resume or resume_from is not None, checkpoints)
     retriever = make(name, values, preset=preset)
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     options.say(f"fitting {name}")
-    retriever.fit(data)
+    if checkpoints:
+        _fit_with_checkpoints(retriever, data, training, resume, resume_from)
+    else:
+        retriever.fit(data)
     retriever.save(out)
+    if checkpoints:
+        shutil.rmtree(training)
     options.say(f"saved {out} ({len(retriever):,} documents, {name}, fitted in {retriever.fit_seconds:.0f} s)")
     options.say(f'next: callslip search {out} "your question"')
+
+
+def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:
+    """Refuse what cannot be meant, and never let hours of training be overwritten by a forgotten option."""
+    if resume and not checkpoints:
+        raise BadSetting("--resume needs the checkpoints that --no-checkpoints does without", "Leave one of them out.")
+    if checkpoints and not resume and training.exists():
+        raise CallslipError(
+            f"{training} holds the training of a fit that did not end",
+            "Continue it with --resume, or delete the folder to start again.",
+        )
+    if resume and not training.exists():
+        options.say(f"nothing to resume in {training}: starting from the beginning")
+
+
+def _fit_with_checkpoints(
+    retriever: Retriever, data: Corpus, training: Path, resume: bool, resume_from: str | None
+) -> None:
+    from callslip.training.checkpoints import Checkpoints
+
+    keep = Checkpoints(training, resume=resume, again=resume_from)
+    command = _without_resume(sys.argv[1:])
+    with keep.stop.on_signals(f"Continue it: {shlex.join(['callslip', *command, '--resume'])}"):
+        retriever.fit(data, keep)
+
+
+def _without_resume(arguments: list[str]) -> list[str]:
+    """The command as it was first given."""
+    kept, skip = [], False
+    for part in arguments:
+        if not skip and part != "--resume" and not part.startswith("--resume-from"):
+            kept.append(part)
+        skip = part == "--resume-from"
+    return kept

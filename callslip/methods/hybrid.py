@@ -57,8 +57,8 @@ class Hybrid(Retriever):
         return make(name, own)
 
     def _fit(self, corpus: Corpus) -> None:
-        for part in self.parts:
-            part.fit(corpus)
+        for number, part in enumerate(self.parts):
+            part.fit(corpus, self.checkpoints and self.checkpoints.part(f"{number}-{part.method}"))
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         depth = max(k, self.settings.depth)

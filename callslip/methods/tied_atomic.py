@@ -305,9 +305,8 @@ class TiedAtomic(VectorRetriever):
 
         def states(vectors: np.ndarray) -> Tensor:
             given = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
-            if s.noise:
-                given = given + s.noise * torch.randn_like(given) / given.shape[1] ** 0.5
-            return self.model(given)
+            noise = s.noise * torch.randn_like(given) / given.shape[1] ** 0.5 if s.noise else 0.0
+            return self.model(given + noise)
 
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             text, row = examples.text[chosen], examples.row[chosen]
@@ -340,6 +339,8 @@ class TiedAtomic(VectorRetriever):
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
             phase="training the decoder",
+            checkpoints=self.checkpoints,
+            generators=[rng],
         )
 
     # Search: the decoding step, which is dense retrieval.
@@ -380,8 +381,8 @@ class TiedAtomic(VectorRetriever):
         save_file({name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}, folder / MODEL)
         (folder / MODEL_SHAPE).write_text(json.dumps(self._shape, indent=2) + "\n", encoding="utf-8")
         if self.log is not None:
-            lines = [json.dumps(record) for record in self.log.records]
-            (folder / TRAINING).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            lines = "".join(f"{json.dumps(record)}\n" for record in self.log.records)
+            (folder / TRAINING).write_text(lines, encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
         from safetensors.torch import load_file
@@ -396,5 +397,4 @@ class TiedAtomic(VectorRetriever):
         self.model.load_state_dict(load_file(folder / MODEL))
         self.model.to(best_device(self.settings.device)).eval()
         if (folder / TRAINING).exists():
-            lines = (folder / TRAINING).read_text(encoding="utf-8").splitlines()
-            self.log = TrainingLog([json.loads(line) for line in lines])
+            self.log = TrainingLog([json.loads(line) for line in (folder / TRAINING).read_bytes().splitlines()])

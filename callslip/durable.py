@@ -1,0 +1,167 @@
+"""Files that survive: written whole, synced, and only then given their name.
+
+All that we write ourselves and must not lose goes through `system`, six calls in all, so that a test can record
+them, cut them short or let them fail. SQLite and PostgreSQL look after their own files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DRAFT = ".new-"
+"""How the name of something unfinished begins. Whoever opens a folder removes what a crash has left of such."""
+
+
+class System:
+    """The calls that change a disk."""
+
+    def create(self, path: Path) -> int:
+        """Open a new file for writing; its descriptor."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write some of the data; how much."""
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file or folder another name, in place of a file of that name."""
+        os.replace(old, new)  # noqa: PTH105  (one place for all such calls)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a folder with all that is in it."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir()
+
+
+system = System()
+
+
+class Writer:
+    """What is written to a new file, as a file object for `np.save` and the like."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        self._digest.update(left)
+        self.bytes += len(left)
+        size = len(left)
+        while len(left):
+            left = left[system.write(self._descriptor, left) :]
+        return size
+
+    def entry(self) -> dict[str, Any]:
+        """Size and SHA-256 of what was written, as a manifest has them."""
+        return {"sha256": self._digest.hexdigest(), "bytes": self.bytes}
+
+
+Fill = Callable[[Writer], Any]
+"""Writes a file's contents."""
+
+
+def write(path: Path, contents: bytes | Fill) -> dict[str, Any]:
+    """Write and sync a new file; its size and hash, of what was meant rather than of what reached the disk."""
+    descriptor = system.create(path)
+    try:
+        writer = Writer(descriptor)
+        if isinstance(contents, bytes):
+            writer.write(contents)
+        else:
+            contents(writer)
+        system.sync(descriptor)
+    finally:
+        os.close(descriptor)
+    return writer.entry()
+
+
+def replace(path: Path, contents: bytes | Fill) -> dict[str, Any]:
+    """Write a file in the place of an earlier one: at any moment one of the two is there, whole."""
+    draft = path.with_name(f"{DRAFT}{path.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        entry = write(draft, contents)
+        system.rename(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            system.remove(draft)
+        raise
+    sync_folder(path.parent)
+    return entry
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Give a folder to `write` into that is called `target` once it is complete. There must be none of that name."""
+    draft = target.with_name(f"{DRAFT}{target.name}-{uuid.uuid4().hex[:8]}")
+    system.make_folder(draft)
+    try:
+        yield draft
+        sync_folder(draft)
+        system.rename(draft, target)
+    except BaseException:
+        with suppress(OSError):
+            system.remove(draft)
+        raise
+    sync_folder(target.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    if os.name == "nt":  # a folder cannot be opened there, and its names are journalled
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        system.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what an interrupted write has left."""
+    for path in folder.glob(f"{DRAFT}*"):
+        with suppress(OSError):  # somebody else removes it too, or we may not; it does no harm
+            system.remove(path)
+
+
+def array(values: np.ndarray) -> Fill:
+    """An array as the contents of a .npy file."""
+    return lambda writer: np.save(writer, values, allow_pickle=False)  # type: ignore[arg-type]
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def problem_with(path: Path, entry: dict[str, Any]) -> str:
+    """How a file differs from what was written; empty if it does not."""
+    if not path.is_file():
+        return "the file is missing"
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        return f"the file has {size} bytes; the manifest says {entry['bytes']}"
+    if sha256_of(path) != entry["sha256"]:
+        return "the file's contents are not what was saved (SHA-256 differs)"
+    return ""

@@ -1,0 +1,160 @@
+"""The course of one phase of training: where it is, and how it is saved and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from callslip.errors import TrainingStopped
+from callslip.training import states
+from callslip.training.checkpoints import Clock
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+
+    from callslip.training.checkpoints import Checkpoints
+
+
+@dataclass
+class Position:
+    """Where a phase is, between two steps."""
+
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch that are behind."""
+    step: int = 0
+    bad: int = 0
+    """Steps in a row, up to here, that were skipped."""
+    skipped: int = 0
+    rate: float = 0.0
+    count: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of each term over the epoch's `count` good steps."""
+    seconds: float = 0.0
+    """Spent on this epoch before the phase was resumed."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.began: float = time.perf_counter()
+
+    def count_step(self, terms: Mapping[str, Tensor] | None) -> None:
+        """Count a step; None for one that was skipped."""
+        self.step += 1
+        self.batch += 1
+        if terms is None:
+            self.bad += 1
+            self.skipped += 1
+            return
+        self.bad = 0
+        self.count += 1
+        for name, value in terms.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value.detach())
+
+    def end_epoch(self, phase: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Stand before the next epoch; the record of this one."""
+        means = {name: value / max(self.count, 1) for name, value in self.sums.items()}
+        seconds = round(self.seconds + time.perf_counter() - self.began, 3)
+        record = {"phase": phase, "epoch": self.epoch, **means, "learning_rate": self.rate, "seconds": seconds, **extra}
+        self.records.append(record)
+        self.epoch += 1
+        self.batch = self.count = 0
+        self.sums = {}
+        self.seconds = 0.0
+        self.began = time.perf_counter()
+        return record
+
+
+class Course:
+    """A phase's position, with the checkpoints that it is saved to, if any. Use it as a context manager."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None,
+        phase: str,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        generators: Sequence[np.random.Generator],
+    ) -> None:
+        self.checkpoints, self.phase, self.module = checkpoints, phase, module
+        self.optimizer, self.generators = optimizer, generators
+        self.position = Position()
+        self._chance: bytes | None = None
+        if checkpoints is None:
+            return
+        checkpoints.enter(phase)
+        self._clock = Clock(checkpoints.every)
+        found = checkpoints.latest(phase)
+        if found is None:
+            return
+        place, position = found
+        self.position = Position(**position)
+        self._chance = (place / "chance.safetensors").read_bytes()
+        states.set_weights(module, (place / "weights.safetensors").read_bytes())
+        if not self.position.finished and optimizer is not None:
+            states.set_optimizer(optimizer, (place / "optimizer.safetensors").read_bytes())
+
+    def __enter__(self) -> Self:
+        if self.checkpoints is not None:
+            self.checkpoints.stop.waiting = True
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.stop.waiting = False
+
+    def rest_of(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches of the epoch that are still to come."""
+        rest = iter(batches)
+        for _ in range(self.position.batch):
+            next(rest, None)
+        self._set_chance()  # after the batches, which may have drawn from it
+        yield from rest
+
+    def step_done(self) -> None:
+        """Save if it is time, and stop if somebody asked for it."""
+        if self.checkpoints is None:
+            return
+        asked = self.checkpoints.stop.signal is not None
+        if self._clock.due() or asked:
+            self._save()
+        if asked:
+            self._stop()
+
+    def finish(self) -> None:
+        """Save the end of the phase, or take up the random state of an end that was saved."""
+        self._set_chance()
+        if self.checkpoints is None or self.position.finished:
+            return
+        self.position.finished = True
+        self._save()
+        if self.checkpoints.stop.signal is not None:
+            self._stop()
+
+    def _set_chance(self) -> None:
+        if self._chance is not None:
+            states.set_chance(self._chance, self.generators)
+            self._chance = None
+
+    def _save(self) -> None:
+        assert self.checkpoints is not None
+        at = self.position
+        if at.bad or not states.all_finite(self.module):
+            return  # the last good checkpoint is worth more
+        files = {"weights": states.weights_of(self.module), "chance": states.chance_now(self.generators)}
+        if not at.finished and self.optimizer is not None:
+            files["optimizer"] = states.optimizer_of(self.optimizer)
+        spent = at.seconds + time.perf_counter() - at.began
+        self.checkpoints.save(self.phase, at.step, files, dataclasses.asdict(at) | {"seconds": spent})
+
+    def _stop(self) -> None:
+        assert self.checkpoints is not None and self.checkpoints.stop.signal is not None
+        raise TrainingStopped(
+            f"{self.phase} was stopped after step {self.position.step} and saved in {self.checkpoints.folder}",
+            signal=self.checkpoints.stop.signal,
+        )
