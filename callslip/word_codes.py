@@ -51,6 +51,8 @@ class WordCodeSettings(GenerativeSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, length=1, vocabulary=1)
+        if self.train_encoder != "none":
+            raise BadSetting("setting 'train_encoder': words are embedded by the encoder as it is", "Leave it out.")
         if self.seq2seq is not None:
             raise BadSetting("setting 'seq2seq': words have a decoder of their own, which is not T5", "Leave it out.")
 

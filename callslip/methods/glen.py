@@ -224,7 +224,7 @@ class GLEN(WordCodeRetriever):
     presets = PRESETS
 
     def _fit(self, corpus: Corpus) -> None:
-        s = self.settings
+        s, self.log = self.settings, None
         self.vectors = self.encode([d.content for d in corpus], "encoding documents")
         pieces = encoder_pieces(s.encoder)
         self.vocabulary = corpus_vocabulary(corpus, pieces, s.vocabulary)
@@ -234,14 +234,14 @@ class GLEN(WordCodeRetriever):
         codes = np.array([number.get(word, 0) for word in keywords.vocabulary])[keywords.codes]
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(s.seed)
-            self.model = self.new_model(pieces)
+            self.model = self.new_words(pieces)
             examples = self.labelled(corpus)
             self.learn_keywords(examples, codes)
             self.refine(examples, corpus.doc_ids)
         self.codes, self.weights = self.coded(self.vectors)
         self.identifiers = Identifiers(corpus.doc_ids, self.codes)
 
-    def new_model(self, pieces: EncoderPieces | None = None) -> LexicalWriter:  # type: ignore[override]
+    def new_words(self, pieces: EncoderPieces | None) -> LexicalWriter:
         """An untrained writer whose words begin as the encoder has them."""
         from callslip.device import best_device
 
@@ -297,16 +297,17 @@ class GLEN(WordCodeRetriever):
 
     def refine(self, examples: Examples, doc_ids: list[str]) -> None:
         """Phase two: rank by codes that follow the model (Eq. 8). Each epoch codes the documents anew."""
-        s, rng, current = self.settings, np.random.default_rng([self.settings.seed, 1]), Current()
+        s, current = self.settings, Current()
 
         def renew(epoch: int) -> None:
             current.temperature = annealed_temperature(epoch) if s.annealing else HARD
-            current.words = self.model.likeliest_words(self.vectors, s.support or 1)[0]
-            if s.negatives_by == "random":
-                current.negatives = rng.integers(0, len(doc_ids), (len(doc_ids), s.negatives))
-            else:
-                table = Identifiers(doc_ids, current.words[:, :, 0])
-                current.negatives = prefix_negatives(table, s.negatives, rng)
+            name = f"refining codes: epoch {epoch}"
+            held = self.checkpoints.recall(name) if self.checkpoints is not None else None
+            if held is None:
+                held = self.renewed(doc_ids, epoch)
+                if self.checkpoints is not None:
+                    self.checkpoints.remember(name, **held)
+            current.words, current.negatives = held["words"], held["negatives"]
 
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             text, row = examples.text[chosen], examples.row[chosen]
@@ -318,6 +319,15 @@ class GLEN(WordCodeRetriever):
             return self.ranking_terms(query, docs, own, positives, words, current.temperature)
 
         self._train(examples, objective, s.epochs, s.learning_rate, "refining codes", renew)
+
+    def renewed(self, doc_ids: list[str], epoch: int) -> dict[str, np.ndarray]:
+        """The documents' likeliest words as the model has them now, and their negatives by the codes that these are."""
+        s, rng = self.settings, np.random.default_rng([self.settings.seed, 1, epoch])
+        words = self.model.likeliest_words(self.vectors, s.support or 1)[0]
+        if s.negatives_by == "random":
+            return {"words": words, "negatives": rng.integers(0, len(doc_ids), (len(doc_ids), s.negatives))}
+        table = Identifiers(doc_ids, words[:, :, 0])
+        return {"words": words, "negatives": prefix_negatives(table, s.negatives, rng)}
 
     def ranking_terms(
         self, query: Tensor, docs: Tensor, own: Tensor, positives: Tensor, words: Tensor | None, temperature: float
@@ -357,7 +367,7 @@ class GLEN(WordCodeRetriever):
 
         self.log = train(
             self.model, epoch_batches, objective, epochs=epochs, steps_per_epoch=steps,
-            learning_rate=rate, weight_decay=s.weight_decay, phase=phase, log=self.log,
+            learning_rate=rate, weight_decay=s.weight_decay, phase=phase, log=self.log, checkpoints=self.checkpoints,
         )  # fmt: skip
         self.model.eval()
 
