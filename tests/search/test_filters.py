@@ -70,7 +70,10 @@ class Bare(Retriever):
     def _fit(self, corpus):
         pass
 
-    def _add(self, documents):
+    def _prepare(self, documents):
+        return {}
+
+    def _extend(self, documents, parts):
         pass
 
 
