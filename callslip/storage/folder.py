@@ -85,7 +85,7 @@ def _replace_index(
                 old.close()
 
     manifest = _write_into(target, generation, about, save, rows, retire)
-    remove_orphans(target, manifest, keep_previous=False)
+    remove_orphans(target, manifest)
     return manifest
 
 
@@ -149,8 +149,11 @@ def _sealed(path: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """The one moment at which an index changes to another generation."""
-    whole = {**manifest, "digest": _digest(manifest)}
-    durable.replace(folder / MANIFEST, (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())
+    durable.replace(folder / MANIFEST, _bytes({**manifest, "digest": _digest(manifest)}))
+
+
+def _bytes(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
@@ -181,9 +184,10 @@ def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
             "Build one: callslip fit CORPUS --out DIR.",
         )
     try:
-        manifest = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        manifest = json.loads(data)
         known = manifest["format"]
-        if known == FORMAT and manifest["digest"] != _digest(manifest):
+        if known == FORMAT and (manifest["digest"] != _digest(manifest) or data != _bytes(manifest)):
             raise IndexCorrupt(path, "the manifest is not what was written (SHA-256 differs)")
         manifest["files"], manifest["method"], manifest["settings"], manifest["store"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -193,12 +197,17 @@ def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
     if known != FORMAT:
         raise _other_format(folder, known)
     if verify:
-        for name, entry in manifest["files"].items():
-            if ".." in Path(name).parts or Path(name).is_absolute():
-                raise IndexCorrupt(path, f"it names a file outside the folder: {name}")
-            if problem := durable.problem_with(folder / name, entry):
-                raise IndexCorrupt(folder / name, problem)
+        verify_files(folder, manifest)
     return manifest
+
+
+def verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Check size and hash of every file that a manifest names."""
+    for name, entry in manifest["files"].items():
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise IndexCorrupt(folder / MANIFEST, f"it names a file outside the folder: {name}")
+        if problem := durable.problem_with(folder / name, entry):
+            raise IndexCorrupt(folder / name, problem)
 
 
 def _format_of(path: Path) -> Any:
@@ -241,19 +250,51 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def remove_orphans(folder: Path, manifest: Mapping[str, Any], keep_previous: bool = True) -> None:
-    """Remove what the manifest does not name and a crash left behind. The lock must be held.
+def hold(generation: Path) -> int | None:
+    """Keep others from removing a generation that is being read; the descriptor to close afterwards."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor = os.open(generation / SEQUENCE, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # somebody is removing it
+        os.close(descriptor)
+        raise
+    return descriptor
 
-    The generation before stays until the next one comes: another process may be about to read it.
+
+def _held(generation: Path) -> bool:
+    """Whether somebody reads a generation."""
+    try:
+        import fcntl
+
+        descriptor = os.open(generation / SEQUENCE, os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove_orphans(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Remove what the manifest does not name: earlier generations that nobody reads, and what a crash left behind.
+
+    The lock must be held.
     """
-    current = manifest["generation"]
-    kept = {generation_name(current), *([generation_name(current - 1)] if keep_previous else [])}
-    store = manifest["store"].get("file")
+    current, store = generation_name(manifest["generation"]), manifest["store"].get("file")
     for path in folder.iterdir():
         name = path.name
-        if not OURS.fullmatch(name) or name in (MANIFEST, LOCK) or name in kept:
+        if not OURS.fullmatch(name) or name in (MANIFEST, LOCK, current):
             continue
         if store is not None and (name == store or name.startswith(f"{store}-")):
+            continue
+        if name.startswith("generation-") and _held(path):
             continue
         with suppress(OSError):
             durable.system.remove(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,20 @@ TRIES = 5
 class Home:
     """One generation of an index's files, and the store that tells what happened since."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], store: Store) -> None:
-        self.path, self.store = path, store
-        self._take(manifest)
+    def __init__(self, path: Path, manifest: dict[str, Any], verify: bool = True) -> None:
+        self.path = path
+        self._held: int | None = None
+        self._take(manifest, verify)
+        self.store = open_store(path, manifest)
 
-    def _take(self, manifest: dict[str, Any]) -> None:
-        self.manifest = manifest
-        self.snapshot = self.path / folders.generation_name(manifest["generation"])
-        self.sequence = np.load(self.snapshot / folders.SEQUENCE, allow_pickle=False)
+    def _take(self, manifest: dict[str, Any], verify: bool = False) -> None:
+        snapshot = self.path / folders.generation_name(manifest["generation"])
+        held = folders.hold(snapshot)
+        self._let_go()
+        self._held, self.manifest, self.snapshot = held, manifest, snapshot
+        if verify:  # now that nobody removes what we look at
+            folders.verify_files(self.path, manifest)
+        self.sequence = np.load(snapshot / folders.SEQUENCE, allow_pickle=False)
         self.version = int(manifest["version"])
         """The version of the store that the snapshot stands for."""
 
@@ -39,16 +46,13 @@ class Home:
         for attempt in range(TRIES):
             manifest = folders.read_manifest(path, verify=False)
             try:
-                if verify:
-                    folders.read_manifest(path)
-                store = open_store(path, manifest)
-                found = cls(path, manifest, store)
+                found = cls(path, manifest, verify)
             except (IndexCorrupt, OSError) as error:
                 # Another process may have moved on to the next generation while we were reading this one.
                 if attempt + 1 < TRIES and folders.read_manifest(path, verify=False) != manifest:
                     continue
                 if isinstance(error, OSError):
-                    raise IndexCorrupt(path / folders.MANIFEST, f"a file cannot be read: {error}") from None
+                    raise IndexCorrupt(error.filename or path, f"cannot be read: {error.strerror}") from None
                 raise
             found._clean_up()
             return found
@@ -100,8 +104,17 @@ class Home:
             self.manifest = {**self.manifest, "store": {**self.manifest["store"], "seal": entry}}
             folders.write_manifest(self.path, self.manifest)
 
+    def _let_go(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
     def close(self) -> None:
+        self._let_go()
         self.store.close()
+
+    def __del__(self) -> None:
+        self._let_go()
 
 
 def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:

@@ -279,7 +279,7 @@ class SqliteStore:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if "no such" in str(error):  # table or column: it is not the database that we made
+            if any(sign in str(error) for sign in ("no such", "Could not decode")):  # it is not the database we made
                 raise IndexCorrupt(self.path, f"damaged: {error}") from None
             raise CallslipError(
                 f"{self.path}: {error}", "See that the disk has room and lets you read; then try again."
