@@ -101,6 +101,18 @@ def snapshot(
 
 
 @app.command()
+def share(
+    index: options.IndexArgument,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="postgresql://host/name, without a password.")],
+) -> None:
+    """Move an index's documents into PostgreSQL, for several machines that serve one index."""
+    from callslip.storage.sharing import share_index
+
+    share_index(index, address)
+    options.say(f"{index} keeps its documents in {address}; copy the folder to every machine that serves it")
+
+
+@app.command()
 def check(
     index: options.IndexArgument,
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,

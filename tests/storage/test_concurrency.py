@@ -44,7 +44,7 @@ def write(path, number: int, steps: int, log) -> None:
 
 def look_up(index, key: str) -> tuple[str | None, int]:
     while True:
-        row = index.refresh().row_of().get(key)
+        row = index.refresh(now=True).row_of().get(key)
         try:
             return (None if row is None else index.documents.rows([row])[0].text), index._seen
         except Gone:  # replaced since we looked: look again
@@ -89,9 +89,9 @@ def consistent(history: list[dict], key: str) -> int:
     return len(reads)
 
 
-def test_four_writers_and_four_readers(tmp_path):
+def test_four_writers_and_four_readers(tmp_path, new_index):
     path = tmp_path / "index"
-    make_index(path, {"other": "text"})
+    new_index(path, {"other": "text"})
     stop, history = tmp_path / "stop", []
 
     def logger(name):
@@ -99,7 +99,7 @@ def test_four_writers_and_four_readers(tmp_path):
         return lambda entry: file.write(json.dumps(entry) + "\n") and file.flush()
 
     readers = [spawn(lambda n=n: read(path, n, logger(f"r{n}"), stop)) for n in range(4)]
-    writers = [spawn(lambda n=n: write(path, n, 60, logger(f"w{n}"))) for n in range(4)]
+    writers = [spawn(lambda n=n: write(path, n, 25, logger(f"w{n}"))) for n in range(4)]
     ended = [os.waitpid(pid, 0)[1] for pid in writers]
     stop.touch()
     ended += [os.waitpid(pid, 0)[1] for pid in readers]
