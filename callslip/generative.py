@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.errors import Unsupported
 from callslip.generative_settings import GenerativeSettings
+from callslip.identifiers.maker import CodeMaker as CodeMaker  # methods take it from here
 from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
 from callslip.search import buckets
 from callslip.storage.rows import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     import torch
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from callslip.model.encoders import Encoder
     from callslip.model.seq2seq import CodeWriter
     from callslip.model.t5 import T5CodeWriter
+    from callslip.model.tuned import TunedWriter
     from callslip.search.beam import Beams
     from callslip.training.loop import TrainingLog
 
@@ -37,16 +39,6 @@ T5, CLUSTERS = "t5", "clusters.safetensors"
 
 Inputs = np.ndarray | list[list[int]]
 """Texts as a model reads them: vectors [n, dim], or token ids of each."""
-
-
-class CodeMaker(Protocol):
-    """Makes codes of vectors (k-means, product quantisation, …), and codes new vectors by what it learned."""
-
-    def fit(self, vectors: np.ndarray) -> np.ndarray: ...
-    def assign(self, vectors: np.ndarray) -> np.ndarray: ...
-    def state(self) -> dict[str, np.ndarray]: ...
-    @classmethod
-    def from_state(cls, state: Mapping[str, np.ndarray]) -> Self: ...
 
 
 class GenerativeRetriever(Retriever):
@@ -59,7 +51,7 @@ class GenerativeRetriever(Retriever):
     settings: GenerativeSettings
     identifiers: Identifiers
     vectors: np.ndarray
-    model: CodeWriter | T5CodeWriter
+    model: CodeWriter | T5CodeWriter | TunedWriter
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
@@ -73,18 +65,23 @@ class GenerativeRetriever(Retriever):
     def _fit(self, corpus: Corpus) -> None:
         import torch
 
-        if self.settings.seq2seq is not None:
-            from callslip.model.t5 import check_checkpoint
-
-            check_checkpoint(self.settings.seq2seq)  # a wrong name should not cost the encoding
+        self.check_seq2seq()
+        self.log = None
         self.vectors = self.encode([d.content for d in corpus], "encoding documents")
         codes = self.make_codes(corpus)
         self.identifiers = Identifiers(corpus.doc_ids, codes)
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(self.settings.seed)
-            self.model = self.new_model()
+            self.model = self.new_model(self.identifiers.widths, with_end=bool((codes < 0).any()))
             examples, rows = self.examples(corpus)
             self.train_model(examples, codes[rows])
+
+    def check_seq2seq(self) -> None:
+        """Refuse what is no T5 before anything else is done: a wrong name should not cost the encoding."""
+        if self.settings.seq2seq is not None:
+            from callslip.model.t5 import check_checkpoint
+
+            check_checkpoint(self.settings.seq2seq)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         """A code for each document of the corpus, [N, L]."""
@@ -111,7 +108,7 @@ class GenerativeRetriever(Retriever):
         return self.vectors[rows] @ query
 
     def examples(self, corpus: Corpus) -> tuple[Inputs, np.ndarray]:
-        """Training examples: texts as the model reads them (vectors, or token ids for T5), and the row of the document
+        """Training examples: texts as the model reads them (vectors, or token ids), and the row of the document
         that each one belongs to."""
         row_of = corpus.rows()
         pairs = self.training_pairs(corpus)
@@ -120,17 +117,17 @@ class GenerativeRetriever(Retriever):
         documents = self.settings.train_on_documents
         if documents:
             rows = np.concatenate([rows, np.arange(len(corpus))])
-        if self.settings.seq2seq is not None:
+        if self.reads_text:
             texts += [document.content for document in corpus] if documents else []
-            return self._t5.tokenize(texts, self.settings.seq2seq_length), rows
+            return self._reader.tokenize(texts, self.settings.seq2seq_length), rows
         vectors = self.encode(texts, "encoding training texts")
         return np.concatenate([vectors, self.vectors]) if documents else vectors, rows
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        """Queries as the model reads them: their vectors, or token ids for T5."""
-        if self.settings.seq2seq is None:
+        """Queries as the model reads them: their vectors, or token ids."""
+        if not self.reads_text:
             return vectors
-        return self._t5.tokenize([query.text for query in queries], self.settings.seq2seq_length)
+        return self._reader.tokenize([query.text for query in queries], self.settings.seq2seq_length)
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
@@ -139,13 +136,18 @@ class GenerativeRetriever(Retriever):
         chosen = range(len(inputs)) if rows is None else rows
         device = next(self.model.parameters()).device
         if isinstance(inputs, list):
-            return self._t5.batch([inputs[row] for row in chosen]).to(device)
+            return self._reader.batch([inputs[row] for row in chosen]).to(device)
         return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else inputs[rows])).to(device)
 
     @property
-    def _t5(self) -> T5CodeWriter:
-        """The model, where `seq2seq` says that it is one."""
-        return cast("T5CodeWriter", self.model)
+    def reads_text(self) -> bool:
+        """Whether the model reads texts itself, and not the vectors of a frozen encoder."""
+        return self.settings.seq2seq is not None or self.settings.train_encoder != "none"
+
+    @property
+    def _reader(self) -> T5CodeWriter | TunedWriter:
+        """The model, where it reads texts itself."""
+        return cast("T5CodeWriter | TunedWriter", self.model)
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
@@ -175,10 +177,7 @@ class GenerativeRetriever(Retriever):
         y = torch.from_numpy(codes.astype(np.int64))
 
         def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
-            query, code = self.batch(examples, rows), y[rows].to(device)
-            if s.noise and s.seq2seq is None:
-                query = query + s.noise * torch.randn_like(query) / query.shape[1] ** 0.5
-            return self.terms(query, code)
+            return self.terms(self.noisy(self.batch(examples, rows)), y[rows].to(device))
 
         self.log = train(
             self.model,
@@ -189,8 +188,24 @@ class GenerativeRetriever(Retriever):
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
             phase="training the decoder",
+            log=self.log,
+            share=self.learning_share,
             checkpoints=self.checkpoints,
         )
+
+    def learning_share(self, parameter: str) -> float:
+        """The share of the learning rate that a parameter has: an encoder that is trained, too, learns slowly."""
+        encoder = self.settings.train_encoder != "none" and parameter.startswith("encoder.")
+        return self.settings.encoder_learning_rate / max(self.settings.learning_rate, 1e-12) if encoder else 1.0
+
+    def noisy(self, batch: Any) -> Any:
+        """Vectors with the random vectors that training adds; token ids as they are."""
+        import torch
+
+        noise = self.settings.noise
+        if not noise or not isinstance(batch, torch.Tensor):
+            return batch
+        return batch + noise * torch.randn_like(batch) / batch.shape[1] ** 0.5
 
     def terms(self, query: Any, code: torch.Tensor) -> dict[str, torch.Tensor]:
         """The objective of a batch: named terms, already weighted."""
@@ -198,19 +213,17 @@ class GenerativeRetriever(Retriever):
 
         return {"generation": code_cross_entropy(self.model(query, code), code)}
 
-    def new_model(self) -> CodeWriter | T5CodeWriter:
-        """An untrained code writer of the shape that the settings and the codes ask for."""
+    def new_model(self, widths: Sequence[int], with_end: bool = False) -> CodeWriter | T5CodeWriter | TunedWriter:
+        """An untrained writer of codes of so many tokens per level, of the shape that the settings ask for."""
         from callslip.device import best_device
         from callslip.model.t5 import T5CodeWriter
 
-        s = self.settings
-        widths = [int(w) for w in self.identifiers.widths]
-        with_end = bool((self.identifiers.codes < 0).any())
+        s, widths = self.settings, [int(width) for width in widths]
         if s.seq2seq is not None:
             t5 = T5CodeWriter.from_pretrained(s.seq2seq, widths, codes=s.seq2seq_codes, with_end=with_end)
             return t5.to(best_device(s.device))
         self._shape = self.writer_shape() | {"widths": widths, "with_end": with_end}
-        return self.writer(self._shape).to(best_device(s.device))
+        return self._tuned(self.writer(self._shape)).to(best_device(s.device))
 
     def writer_shape(self) -> dict[str, Any]:
         """The shape of the code writer that the settings ask for, as it is saved; the codes add their widths."""
@@ -223,6 +236,14 @@ class GenerativeRetriever(Retriever):
             "memory_slots": s.memory_slots,
             "dropout": s.dropout,
         }
+
+    def _tuned(self, writer: CodeWriter) -> CodeWriter | TunedWriter:
+        """The writer, with the encoder before it if that is to be trained, too."""
+        if self.settings.train_encoder == "none":
+            return writer
+        from callslip.model.tuned import TunedWriter
+
+        return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
 
     def writer(self, shape: dict[str, Any]) -> CodeWriter:
         """A code writer of that shape; a method with another decoder gives its own."""
@@ -349,7 +370,7 @@ class GenerativeRetriever(Retriever):
         if self.maker is not None:
             save_arrays(self.maker.state(), folder / CLUSTERS)
         if self.settings.seq2seq is not None:
-            self._t5.save(folder / T5)
+            cast("T5CodeWriter", self.model).save(folder / T5)
         else:
             weights = {name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}
             save_file(weights, folder / MODEL)
@@ -374,7 +395,7 @@ class GenerativeRetriever(Retriever):
             self.model = T5CodeWriter.load(folder / T5)
         else:
             self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
-            self.model = self.writer(self._shape)
+            self.model = self._tuned(self.writer(self._shape))
             self.model.load_state_dict(load_file(folder / MODEL))
         self.model.to(best_device(self.settings.device)).eval()
         if (folder / TRAINING).exists():

@@ -15,7 +15,13 @@ class GenerativeSettings:
     """What every generative method has: an encoder, a decoder, training texts, a schedule and a search."""
 
     encoder: str = "minilm"
-    """minilm (embedded), granite, or any Hugging Face encoder by name or path. It is not trained."""
+    """minilm (embedded), granite, or any Hugging Face encoder by name or path."""
+    train_encoder: Literal["none", "top", "all"] = "none"
+    """Layers of the encoder that are trained with the decoder: `none` (every vector is made once and kept), the `top`
+    two, or `all`. The decoder then reads a copy that is; similarities stay those of the encoder as it was. Much slower,
+    and wants a GPU."""
+    encoder_learning_rate: float = 2e-5
+    """Peak learning rate of the encoder's layers, where they are trained."""
     max_length: int | None = None
     """Word pieces read of each text; none is the encoder's own limit."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
@@ -38,7 +44,7 @@ class GenerativeSettings:
     seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
     """With `seq2seq`: tokens of codes as new tokens of T5's vocabulary, or in codebooks of their own."""
     seq2seq_length: int = 64
-    """With `seq2seq`: word pieces that it reads of each text."""
+    """With `seq2seq` or `train_encoder`: word pieces that the model reads of each text."""
     decoder_width: int = 256
     """Width of the decoder."""
     decoder_layers: int = 2
@@ -84,7 +90,11 @@ class GenerativeSettings:
         if self.bucket_limit is not None:
             check_range(self, bucket_limit=1)
         check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
-        check_range(self, seq2seq_length=1)
+        check_range(self, seq2seq_length=3, encoder_learning_rate=0)
+        if self.train_encoder != "none" and self.seq2seq is not None:
+            raise BadSetting(
+                "setting 'train_encoder': with `seq2seq` the decoder reads T5's own encoder", "Leave it out."
+            )
         if not math.isfinite(self.similarity_weight):
             raise BadSetting(f"setting 'similarity_weight' is {self.similarity_weight}", "Use a number.")
         if self.dropout >= 1:

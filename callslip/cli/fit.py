@@ -33,6 +33,10 @@ def fit(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped or killed.")] = False,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(help="Go on with it from a phase that is trained again, such as 'level 2'; settings may change."),
+    ] = None,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save the training as it goes on.")
     ] = True,
@@ -45,12 +49,12 @@ def fit(
     name = method or named or DEFAULT
     check_writable(out)
     training = out.with_name(f"{out.name}.training")
-    _check_resume(training, resume, checkpoints)
+    _check_resume(training, resume or resume_from is not None, checkpoints)
     retriever = make(name, values, preset=preset)
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     options.say(f"fitting {name}")
     if checkpoints:
-        _fit_with_checkpoints(retriever, data, training, resume)
+        _fit_with_checkpoints(retriever, data, training, resume, resume_from)
     else:
         retriever.fit(data)
     retriever.save(out)
@@ -73,10 +77,22 @@ def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:
         options.say(f"nothing to resume in {training}: starting from the beginning")
 
 
-def _fit_with_checkpoints(retriever: Retriever, data: Corpus, training: Path, resume: bool) -> None:
+def _fit_with_checkpoints(
+    retriever: Retriever, data: Corpus, training: Path, resume: bool, resume_from: str | None
+) -> None:
     from callslip.training.checkpoints import Checkpoints
 
-    keep = Checkpoints(training, resume=resume)
-    command = [part for part in sys.argv[1:] if part != "--resume"]
+    keep = Checkpoints(training, resume=resume, again=resume_from)
+    command = _without_resume(sys.argv[1:])
     with keep.stop.on_signals(f"Continue it: {shlex.join(['callslip', *command, '--resume'])}"):
         retriever.fit(data, keep)
+
+
+def _without_resume(arguments: list[str]) -> list[str]:
+    """The command as it was first given."""
+    kept, skip = [], False
+    for part in arguments:
+        if not skip and part != "--resume" and not part.startswith("--resume-from"):
+            kept.append(part)
+        skip = part == "--resume-from"
+    return kept

@@ -40,6 +40,7 @@ METHODS: dict[str, Method] = {
     "dsi-qg": Method("dsi:DSIQG", "documents known by pseudo-queries only, never by their text"),
     "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix"),
     "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation, one stretch of the vector a level"),
+    "genret": Method("genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents"),
 }
 
 DEFAULT = "dsi-semantic"

@@ -109,12 +109,13 @@ class CodeWriter(Searched):
         return [head(states[:, level]) for level, head in enumerate(self.heads)]
 
     def hidden(self, queries: Tensor | States, codes: Tensor) -> Tensor:
-        """Decoder states [B, L, width] under teacher forcing."""
+        """Decoder states [B, L, width] under teacher forcing; those of the first n + 1 levels if codes have only n."""
         memory, mask = self.memory(queries)
         seen = None if mask is None else mask[:, None, None, :].bool()
         before = [self.begin.expand(len(memory), -1)]
-        before += [table(self.token_index(codes[:, level], level)) for level, table in enumerate(self.tokens)]
-        x = torch.stack(before, dim=1) + self.levels.weight
+        for level in range(min(codes.shape[1], self.length - 1)):
+            before.append(self.tokens[level](self.token_index(codes[:, level], level)))
+        x = torch.stack(before, dim=1) + self.levels.weight[: len(before)]
         for layer in self.layers:
             x = layer(x, memory, seen)
         return self.norm(x)

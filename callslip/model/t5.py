@@ -179,10 +179,11 @@ class T5CodeWriter(Searched):
         return [functional.linear(states[:, level], self.head(level)) for level in range(self.length)]
 
     def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
-        """Decoder states [B, L, model] under teacher forcing, scaled as the heads want them."""
+        """Decoder states [B, L, model] under teacher forcing, scaled as the heads want them; those of the first n + 1
+        levels if codes have only n."""
         self._engine = None  # the weights are about to change
         before = [self._begin(len(codes))]
-        before += [self.embed(codes[:, level], level) for level in range(self.length - 1)]
+        before += [self.embed(codes[:, level], level) for level in range(min(codes.shape[1], self.length - 1))]
         read = self.t5.encoder(input_ids=queries.ids, attention_mask=queries.mask)
         written = self.t5.decoder(
             inputs_embeds=torch.stack(before, dim=1),

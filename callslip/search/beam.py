@@ -16,12 +16,18 @@ import torch
 from torch import Tensor
 
 from callslip.errors import BadSetting
-from callslip.model.scores import ChildScores, as_scores
+from callslip.model.scores import ChildScores, DenseScores, as_scores
 from callslip.search.selection import best_candidates, log_sum
 from callslip.search.trees import FreeTree, LevelMasks, Tree, check_fit, tree_of
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
+
+
+STEEP = 8.0
+"""How much likelier (in log) the first beam must be than the middle one for the last level to be grown by halves."""
+FEW = 8
+"""Half a beam of fewer is not worth a call of its own."""
 
 
 class CodeModel(Protocol):
@@ -104,9 +110,10 @@ def beam_search(
         places = _Places(zero.long(), zero)
         levels: list[_Level] = []
         ended: list[_Ended] = []
+        grown: tuple[_Places, _Level] | None = None
         for level in range(tree.length):
             last = level + 1 == tree.length
-            places, chosen = _grow(tree, level, places, step, beam, renormalise)
+            places, chosen = grown or _grow(tree, level, places, step, beam, renormalise)
             levels.append(chosen)
             if last or tree.may_end(level):
                 finished, places = _set_aside(places, chosen, beam, last)
@@ -117,7 +124,10 @@ def beam_search(
             parents, tokens = chosen.parents, chosen.tokens
             if chosen.onward is not None:
                 parents, tokens = parents.gather(1, chosen.onward), tokens.gather(1, chosen.onward)
-            step = as_scores(model.advance(state, parents, tokens))
+            if level + 2 == tree.length and _steep(places, step) and not renormalise:
+                grown = _grow_by_halves(model, state, parents, tokens, tree, places, beam)
+            else:
+                step = as_scores(model.advance(state, parents, tokens))
         return _trace(levels, ended, tree.length, beam)
 
 
@@ -140,6 +150,33 @@ def _grow(
         empty = values == -torch.inf
         parents, node = parents.masked_fill_(empty, 0), node.masked_fill_(empty, -1)
     return _Places(node, values), _Level(parents, token[index], gain[index])
+
+
+def _steep(places: _Places, step: ChildScores) -> bool:
+    """Whether the worse half of one query's beams is so much less likely that it will hardly be needed."""
+    half = places.total.shape[1] // 2
+    if len(places.total) > 1 or half < FEW or not isinstance(step, DenseScores) or step.device.type != "cpu":
+        return False
+    return float(places.total[0, 0] - places.total[0, half]) > STEEP
+
+
+def _grow_by_halves(
+    model: CodeModel, state: Any, parents: Tensor, tokens: Tensor, tree: Tree, places: _Places, beam: int
+) -> tuple[_Places, _Level]:
+    """The last level, with the better half of the beams first. A code is never likelier than its beginning, so those of
+    the worse half whose beginnings are below the worst code that was kept need not be advanced at all."""
+    level, half = tree.length - 1, places.total.shape[1] // 2
+    first = model.advance(state.fork(), parents[:, :half], tokens[:, :half])
+    better = _Places(places.node[:, :half], places.total[:, :half])
+    grown = _grow(tree, level, better, as_scores(first), beam, False)
+    kept = grown[0].total
+    least = float(kept[0, -1]) if kept.shape[1] == beam else -np.inf
+    upto = half + int((places.total[0, half:] >= least - 1e-5).sum())  # a little less, for rounding's sake
+    if upto == half:
+        return grown
+    rest = model.advance(state, parents[:, half:upto], tokens[:, half:upto])
+    possible = _Places(places.node[:, :upto], places.total[:, :upto])
+    return _grow(tree, level, possible, as_scores(torch.cat([first, rest], dim=1)), beam, False)  # type: ignore[list-item]
 
 
 def _set_aside(places: _Places, chosen: _Level, beam: int, last: bool) -> tuple[_Ended, _Places]:

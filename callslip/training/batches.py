@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,3 +17,22 @@ def shuffled(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[np.
 def steps(count: int, batch_size: int) -> int:
     """How many batches `shuffled` gives."""
     return -(-count // batch_size)
+
+
+def by_group(
+    groups: np.ndarray, texts: Sequence[np.ndarray], batch_size: int, seed: int, epoch: int, rounds: int = 1
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Documents of the same group beside one another, each with one of its texts drawn at random: (documents, texts).
+
+    `groups` [N] says which group a document is in, `texts` which text numbers are its own; documents without any are
+    left out. In each round every document comes once, groups in random order: a batch holds a group, or several whole
+    ones, and never a document twice.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    own = np.flatnonzero([len(some) > 0 for some in texts])
+    for _ in range(rounds):
+        order = rng.permutation(own)
+        order = order[np.argsort(rng.permutation(int(groups.max()) + 1)[groups[order]], kind="stable")]
+        picked = np.array([texts[row][rng.integers(len(texts[row]))] for row in order], dtype=np.int64)
+        for start in range(0, len(order), batch_size):
+            yield order[start : start + batch_size], picked[start : start + batch_size]

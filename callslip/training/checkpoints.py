@@ -70,10 +70,14 @@ class Stop:
 class Checkpoints:
     """Where a fit saves its state, and finds it again with `resume`."""
 
-    def __init__(self, folder: str | Path, *, every: float = 60.0, resume: bool = False) -> None:
-        """`every`: seconds between saves inside a phase; its end is always saved."""
-        self.folder, self.every, self.resume = Path(folder), every, resume
+    def __init__(
+        self, folder: str | Path, *, every: float = 60.0, resume: bool = False, again: str | None = None
+    ) -> None:
+        """`every`: seconds between saves inside a phase; its end is always saved. `again`: a phase ("level 2") that a
+        resumed fit does again, with all that follows it; settings may be others from there on."""
+        self.folder, self.every, self.resume, self.again = Path(folder), every, resume or again is not None, again
         self.stop = Stop()
+        self._afresh = False
         self._phases: set[str] = set()
         self._claimed = False
 
@@ -87,10 +91,13 @@ class Checkpoints:
         """Begin a fit: resume the one that is there if it is the same, or make place for a new one."""
         ours = {"method": method, "settings": dict(settings), "corpus": dict(corpus), "versions": _versions()}
         ours = json.loads(json.dumps(ours))  # as it is read back: tuples are lists
-        self._phases, self._claimed = set(), True
+        self._phases, self._claimed, self._afresh = set(), True, False
         if self.resume and self.exist():
             self._check_same(ours)
             durable.remove_drafts(self.folder)
+            self._check_again()
+            if self.again is not None:
+                durable.replace(self.folder / RUN, _json(ours))
             return
         if self.folder.exists() and any(self.folder.iterdir()) and not self.exist():
             raise CallslipError(f"{self.folder} has other files in it", "Choose another folder for checkpoints.")
@@ -118,7 +125,10 @@ class Checkpoints:
         path = self.folder / RUN
         try:
             theirs = json.loads(path.read_bytes())
-            differ = [_difference(key, theirs[key], ours[key]) for key in ours if theirs[key] != ours[key]]
+            free = set() if self.again is None else {"settings"}
+            differ = [
+                _difference(key, theirs[key], ours[key]) for key in ours.keys() - free if theirs[key] != ours[key]
+            ]
         except (ValueError, KeyError, TypeError):
             raise CallslipError(f"{path} cannot be read", f"Delete {self.folder} and start again.") from None
         if differ:
@@ -126,6 +136,15 @@ class Checkpoints:
                 f"the checkpoints in {self.folder} are of another fit: {'; '.join(differ)}",
                 f"Resume with the same method, settings, corpus and versions, or delete {self.folder} and start again.",
             )
+
+    def _check_again(self) -> None:
+        known = sorted({name for place in self.folder.glob("phase-*") if (name := _phase_of(place)) is not None})
+        if self.again is not None and not any(self._is_again(name) for name in known):
+            listed = ", ".join(known) or "none"
+            raise CallslipError(f"no phase {self.again!r} was trained in {self.folder}", f"Phases there: {listed}.")
+
+    def _is_again(self, phase: str) -> bool:
+        return self.again is not None and (phase == self.again or phase.startswith(f"{self.again}:"))
 
     # What is made between phases.
 
@@ -151,7 +170,7 @@ class Checkpoints:
 
         self._check_claimed()
         place = self.folder / f"kept-{_slug(name)}"
-        if read_position(place) is None:
+        if self._afresh or read_position(place) is None:
             return None
         set_chance((place / "chance.safetensors").read_bytes())
         return load((place / "arrays.safetensors").read_bytes())
@@ -164,6 +183,9 @@ class Checkpoints:
         if phase in self._phases:
             raise ValueError(f"two phases of one fit are called {phase!r}: give each a name of its own")
         self._phases.add(phase)
+        self._afresh = self._afresh or self._is_again(phase)
+        for save in self._saves(phase) if self._afresh else ():
+            durable.system.remove(save)
 
     def latest(self, phase: str) -> tuple[Path, dict[str, Any]] | None:
         """The last whole save of a phase, and its position. Saves with damaged files are passed over."""
@@ -176,7 +198,7 @@ class Checkpoints:
     def save(self, phase: str, step: int, files: Mapping[str, bytes], position: Mapping[str, Any]) -> None:
         """Save a phase's state after a step, then let go of older saves."""
         place = self.folder / f"phase-{_slug(phase)}-{step:09d}{'-end' if position['finished'] else ''}"
-        self._save(place, files, position)
+        self._save(place, files, position, phase)
         older = [save for save in self._saves(phase) if save != place]
         for save in older if position["finished"] else older[: len(older) - SAVES_KEPT + 1]:
             durable.system.remove(save)
@@ -185,7 +207,7 @@ class Checkpoints:
         name = re.compile(rf"phase-{re.escape(_slug(phase))}-\d{{9}}(-end)?")
         return sorted(path for path in self.folder.iterdir() if name.fullmatch(path.name))
 
-    def _save(self, place: Path, files: Mapping[str, bytes], position: Mapping[str, Any]) -> None:
+    def _save(self, place: Path, files: Mapping[str, bytes], position: Mapping[str, Any], phase: str = "") -> None:
         try:
             durable.system.remove(place)  # an earlier save of the same moment, perhaps a damaged one
             with durable.new_folder(place) as draft:
@@ -193,7 +215,7 @@ class Checkpoints:
                     f"{name}.safetensors": durable.write(draft / f"{name}.safetensors", contents)
                     for name, contents in files.items()
                 }
-                durable.write(draft / POSITION, _json({"files": entries, "position": dict(position)}))
+                durable.write(draft / POSITION, _json({"phase": phase, "files": entries, "position": dict(position)}))
         except OSError as error:
             raise CallslipError(
                 f"the checkpoint {place} could not be written: {error.strerror}",
@@ -214,6 +236,13 @@ def read_position(place: Path) -> dict[str, Any] | None:
         return whole["position"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _phase_of(place: Path) -> str | None:
+    """The name of the phase that a save is of."""
+    if read_position(place) is None:
+        return None
+    return str(json.loads((place / POSITION).read_bytes()).get("phase", ""))
 
 
 class Clock:

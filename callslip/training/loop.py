@@ -50,22 +50,26 @@ def train(
     phase: str = "training",
     log: TrainingLog | None = None,
     after_epoch: Callable[[int], Mapping[str, Any]] | None = None,
+    share: Callable[[str], float] | None = None,
     checkpoints: Checkpoints | None = None,
     generators: Sequence[np.random.Generator] = (),
 ) -> TrainingLog:
     """Train the module's parameters with AdamW.
 
     `batches(epoch)` gives the epoch's batches. The learning rate warms up over the given share of all steps and
-    then falls to zero along a cosine (`decay=False`: stays). A step whose loss is not finite is skipped and
-    counted; the third in a row ends the training, with the weights of the last good step in place.
+    then falls to zero along a cosine (`decay=False`: stays); `share` says which part of it a parameter has, by its
+    name. A step whose loss is not finite is skipped and counted; the third in a row ends the training, with the
+    weights of the last good step in place.
 
     With `checkpoints` a phase that was cut short goes on at its next step, to the same weights; `batches` must then
     depend on the epoch alone, and `generators` name the NumPy generators that it or the objective draws from. What
     `after_epoch` leaves behind for later epochs it must `remember`.
     """
     log = log if log is not None else TrainingLog()
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay) if epochs else None
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    parameters, watched = list(named.values()), ""
+    groups = _groups(named, share)
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, weight_decay=weight_decay) if epochs else None
     total = max(1, epochs * steps_per_epoch)
     with Course(checkpoints, phase, module, optimizer, generators) as course, progress.bar() as display:
         at, skipped = course.position, log.skipped_steps
@@ -80,15 +84,24 @@ def train(
                 at.count_step(terms if _step(optimizer, parameters, terms, at.rate, clip) else None)
                 log.skipped_steps = skipped + at.skipped
                 _give_up_after(at.bad, phase, epoch, terms)
-                display.update(task, advance=1, note=_note(at.sums, at.count))
+                display.update(task, advance=1, note=_note(at.sums, at.count) + watched)
                 course.step_done()
             extra = dict(after_epoch(epoch)) if after_epoch else {}
+            watched = "".join(f"  {name} {_short(value)}" for name, value in extra.items())
             module.train()
             log.add(**at.end_epoch(phase, extra))
         log.skipped_steps = skipped + at.skipped
         course.finish()
     module.eval()
     return log
+
+
+def _groups(named: Mapping[str, nn.Parameter], share: Callable[[str], float] | None) -> list[dict[str, Any]]:
+    """The optimiser's groups: parameters that have the same share of the learning rate."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in named.items():
+        groups.setdefault(1.0 if share is None else share(name), []).append(parameter)
+    return [{"params": some, "share": part} for part, some in groups.items()]
 
 
 def schedule(done: float, warmup: float, decay: bool) -> float:
@@ -116,7 +129,7 @@ def _step(
     if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
         return False
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["share"]
     optimizer.step()
     return True
 
@@ -129,6 +142,10 @@ def _give_up_after(bad: int, phase: str, epoch: int, terms: Mapping[str, Tensor]
         f"{phase}, epoch {epoch + 1}: the loss or its gradient was not finite in {bad} steps running ({values})",
         "Lower the learning rate (--set learning_rate=…), and look for texts that give NaN vectors.",
     )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _note(sums: Mapping[str, float], count: int) -> str:

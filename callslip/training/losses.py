@@ -18,7 +18,7 @@ def code_cross_entropy(logits: Sequence[Tensor], code: Tensor) -> Tensor:
     if len(logits) != code.shape[1] or any(len(one) != len(code) for one in logits):
         shapes = [tuple(one.shape) for one in logits]
         raise ValueError(f"logits {shapes} do not fit a code of shape {tuple(code.shape)}")
-    total = logits[0].new_zeros(len(code))
+    total = torch.zeros(len(code), device=code.device)
     open_ = torch.ones(len(code), dtype=torch.bool, device=code.device)
     for level, scores in enumerate(logits):
         token = code[:, level]

@@ -115,3 +115,45 @@ def test_a_query_is_answered_alike_whatever_its_batch(batch):
     ]
     for a, b in zip(together, apart, strict=True):
         assert a.nodes.tolist() == b.nodes.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(code_sets(), st.integers(1, 8), st.integers(0, 5), st.floats(0.3, 3.0))
+def test_growing_the_last_level_by_halves_changes_nothing(made, beam, seed, spread):
+    """Whatever the model's certainty, for one query: as when all beams are advanced at once, and with fewer of them."""
+    from callslip.search import beam as module
+
+    widths, with_end, codes = made
+    model = writer(widths, with_end=with_end, seed=seed)
+    for head in model.heads:
+        torch.nn.init.normal_(head.weight, std=spread)
+    query = torch.randn(1, 8, generator=torch.Generator().manual_seed(seed))
+    trie = Identifiers([str(i) for i in range(len(codes))], np.array(codes)).trie()
+    (expected,) = beam_search(model, query, trie, beam)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "STEEP", -np.inf)
+        patched.setattr(module, "FEW", 1)
+        (found,) = beam_search(model, query, trie, beam)
+    np.testing.assert_array_equal(found.codes, expected.codes)
+    np.testing.assert_array_equal(found.nodes, expected.nodes)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+    np.testing.assert_allclose(found.levels, expected.levels, atol=1e-4)
+
+
+def test_beams_that_cannot_win_are_not_advanced():
+    """A first token far likelier than the others: the worse half of the beam is left where it is."""
+    model = writer([32, 32])
+    with torch.no_grad():
+        model.heads[0].bias.copy_(torch.linspace(0, -400, 32))
+    codes = np.stack(np.meshgrid(np.arange(32), np.arange(32)), axis=-1).reshape(-1, 2)
+    trie = Identifiers([str(i) for i in range(len(codes))], codes).trie()
+    advanced, plain = [], model.advance
+
+    def counted(state, parents, tokens):
+        advanced.append(parents.shape[1])
+        return plain(state, parents, tokens)
+
+    model.advance = counted
+    (found,) = beam_search(model, torch.randn(1, 8), trie, beam=20)
+    assert advanced == [10]
+    assert len(found.codes) == 20

@@ -312,3 +312,44 @@ def test_the_command_saves_says_how_to_go_on_and_goes_on(small_corpus, tmp_path,
     done = run("--resume")
     assert done.returncode == 0, done.stderr
     assert out.is_dir() and not training.exists()
+
+
+def test_a_phase_is_trained_again_with_all_that_follows_it(tmp_path):
+    """Three phases; from the second on with another learning rate, and the first as it was."""
+
+    def line(folder, rate, **options):
+        torch.manual_seed(0)
+        model, made = torch.nn.Linear(2, 1), []
+        checkpoints = Checkpoints(folder, **options)
+        checkpoints.claim("m", {"rate": rate}, {"name": "c"})
+        weights, x = [], torch.ones(4, 2)
+        for phase in ("level 1", "level 2: warm-up", "level 2"):
+            if checkpoints.recall(f"before {phase}") is None:
+                made.append(phase)
+                checkpoints.remember(f"before {phase}", x=np.zeros(1))
+            train(
+                model,
+                lambda epoch: [0, 1],
+                lambda batch, progress: {"loss": (model(x) ** 2).mean()},
+                epochs=1,
+                steps_per_epoch=2,
+                learning_rate=rate,
+                phase=phase,
+                checkpoints=checkpoints,
+            )
+            weights.append(model.weight.detach().clone())
+        return weights, made
+
+    first, made = line(tmp_path / "a", 0.1)
+    assert made == ["level 1", "level 2: warm-up", "level 2"]
+    with pytest.raises(CallslipError, match="another fit"):
+        line(tmp_path / "a", 0.5, resume=True)
+    with pytest.raises(CallslipError, match="no phase 'level 7'") as caught:
+        line(tmp_path / "a", 0.5, again="level 7")
+    assert "level 1" in caught.value.remedy
+    again, made = line(tmp_path / "a", 0.5, again="level 2")
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[1], again[1]) and not torch.equal(first[2], again[2])
+    assert made == ["level 2"]  # what came before the phase that is done again was kept
+    resumed, made = line(tmp_path / "a", 0.5, resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(again, resumed, strict=True)) and made == []

@@ -105,3 +105,33 @@ def test_batches_cover_every_row_once_and_change_with_the_epoch():
     assert batches.steps(10, 4) == 3
     assert first == [rows.tolist() for rows in batches.shuffled(10, 4, seed=1, epoch=0)]
     assert first != [rows.tolist() for rows in batches.shuffled(10, 4, seed=1, epoch=1)]
+
+
+def test_a_parameter_has_its_share_of_the_learning_rate():
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1) for name in ("slow", "fast", "still")})
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    x = torch.randn(8, 2)
+    train(
+        model,
+        lambda epoch: [None],
+        lambda batch, progress: {"up": -sum(part(x).mean() for part in model.values())},
+        epochs=1,
+        steps_per_epoch=1,
+        learning_rate=0.1,
+        weight_decay=0.0,
+        warmup=0.0,
+        share=lambda name: {"slow": 0.01, "fast": 1.0, "still": 0.0}[name.partition(".")[0]],
+    )
+    moved = {name: float((value - before[f"{name}.bias"]).abs()) for name, value in
+             ((name, model.state_dict()[f"{name}.bias"]) for name in model)}  # fmt: skip
+    # the first step of Adam is as long as the learning rate
+    assert moved["fast"] == pytest.approx(0.1, rel=1e-3)
+    assert moved["slow"] == pytest.approx(0.001, rel=1e-3)
+    assert moved["still"] == 0
+
+
+def test_what_is_watched_is_in_the_log():
+    _, log = fit_line(epochs=3, after_epoch=lambda epoch: {"watched": epoch * 0.5, "codes": 7})
+    assert [record["watched"] for record in log.records] == [0.0, 0.5, 1.0]
+    assert all(record["codes"] == 7 for record in log.records)
