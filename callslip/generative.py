@@ -343,12 +343,9 @@ class GenerativeRetriever(Retriever):
 
     def _extend(self, documents: list[Document], parts: Parts) -> None:
         # A deleted document keeps its row, and a new one may have its name.
-        again = [d.doc_id for d in documents if d.doc_id in self.identifiers]
-        if again:
-            held = self.identifiers
-            held = held.renamed({name: f"deleted {name} {held.rows[held.position_of(name)]}" for name in again})
-            self.identifiers = held
-        self.identifiers = self.identifiers.with_added([d.doc_id for d in documents], parts["codes"])
+        held, names = self.identifiers, [d.doc_id for d in documents]
+        again = {n: f"deleted {n} {held.rows[held.position_of(n)]}" for n in names if n in held}
+        self.identifiers = (held.renamed(again) if again else held).with_added(names, parts["codes"])
         self.vectors = np.concatenate([self.vectors, parts["vectors"]])
 
     def _keep(self, rows: np.ndarray) -> None:
