@@ -134,6 +134,8 @@ def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:
         raise IndexCorrupt(store.place, "it belongs to another index than the manifest")
     if int(facts["version"]) < int(manifest["version"]):
         raise IndexCorrupt(store.place, f"it is of version {facts['version']}, older than the snapshot")
+    if not store.shared and int(facts["purged"]) > int(manifest["version"]):
+        raise IndexCorrupt(path / folders.MANIFEST, "it is older than the snapshot that the store relies on")
     return store
 
 

@@ -156,6 +156,21 @@ def test_an_older_store_is_refused(tmp_path):
         api.load(tmp_path / "index")
 
 
+def test_an_older_manifest_is_refused(tmp_path):
+    """Its snapshot lacks what the store has dropped since."""
+    make_index(tmp_path / "index", TEXTS)
+    shutil.copytree(tmp_path / "index", tmp_path / "old")
+    index = api.load(tmp_path / "index")
+    index.delete(["d1"])
+    index.compact()
+    index.close()
+    for name in ("manifest.json", "generation-000001"):
+        old, new = tmp_path / "old" / name, tmp_path / "index" / name
+        shutil.copytree(old, new) if old.is_dir() else shutil.copy(old, new)
+    with pytest.raises(IndexCorrupt, match=r"manifest\.json"):
+        api.load(tmp_path / "index")
+
+
 def test_the_command_exits_with_3_and_the_name(tmp_path):
     make_bm25(tmp_path / "index", TEXTS)
     command = [sys.executable, "-c", "from callslip.cli import main; main()", "check", str(tmp_path / "index")]
