@@ -216,6 +216,10 @@ class TestContract:
             assert by_words or listed(before) == [(h.doc_id, h.score) for h in after]
         assert check(tmp_path / "living").documents == len(index)
 
+    def test_new_documents_come_by_the_hooks_that_can_be_replayed(self, name, fitted):
+        """An `_add` of a method's own would not be called when another process reads what was added."""
+        assert not hasattr(fitted(name), "_add"), "write _prepare, _extend and _keep: see docs/adding-a-method.md"
+
     def test_half_deleted_still_gives_k_hits(self, name, living, small_corpus):
         index = living(name)
         index.delete([d.doc_id for n, d in enumerate(small_corpus) if n % 2])

@@ -10,7 +10,7 @@ import time
 import traceback
 
 import pytest
-from word_codes import contents, make_index, state_of
+from word_codes import WordCodes, contents, make_index, state_of
 
 from callslip import api
 from callslip.corpus.documents import Document
@@ -118,8 +118,25 @@ def test_four_writers_and_four_readers(tmp_path, new_index):
     check(path)
 
 
-def test_threads_search_while_one_changes(tmp_path):
+def test_threads_search_while_one_changes(tmp_path, monkeypatch):
     """No search sees half a change: each finds every document that it lists."""
+    whole = WordCodes._extend
+
+    def slowly(self, documents, parts):
+        vectors = self.vectors
+        whole(self, documents, parts)
+        grown, self.vectors = self.vectors, vectors
+        time.sleep(0.003)  # half done: codes without their vectors
+        self.vectors = grown
+
+    searching = WordCodes._search
+
+    def search_slowly(self, queries, k, mask, explain):
+        time.sleep(0.002)  # time for a change to come between the mask and the codes
+        return searching(self, queries, k, mask, explain)
+
+    monkeypatch.setattr(WordCodes, "_extend", slowly)
+    monkeypatch.setattr(WordCodes, "_search", search_slowly)
     make_index(tmp_path / "index", {f"d{n}": f"text {n}" for n in range(20)})
     index = api.load(tmp_path / "index")
     failures, done = [], threading.Event()

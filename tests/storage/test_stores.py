@@ -84,6 +84,38 @@ def test_others_see_a_change_within_a_second_without_asking(new_index, tmp_path)
     assert reader.search("fresh", k=3).doc_ids == ["d"]
 
 
+def test_changes_are_of_one_moment(new_index, tmp_path, monkeypatch):
+    """A commit between the questions that `changes` asks is not half in the answer."""
+    new_index(tmp_path / "index", FIRST)
+    home, other = Home.open(tmp_path / "index"), Home.open(tmp_path / "index")
+    before, came = home.store.version(), []
+
+    def between(question: str) -> None:
+        if "added >" in question and not came:
+            came.append(other.commit([NewRow(Document("late", "x"), (1, 2, 3))], ["a"]))
+
+    if hasattr(home.store, "path"):
+        home.store._reader.set_trace_callback(between)
+    else:
+        ask = home.store._ask
+
+        class Watched:
+            def __init__(self, connection):
+                self.connection = connection
+
+            def execute(self, question, *given):
+                between(question)
+                return self.connection.execute(question, *given)
+
+        monkeypatch.setattr(home.store, "_ask", lambda question: ask(lambda c: question(Watched(c))))
+    found = home.store.changes(before)
+    assert came and (found.version, found.added, found.deleted) == (before, [], [])
+    found = home.store.changes(before)
+    assert (found.version, [row.document.doc_id for row in found.added], len(found.deleted)) == (came[0], ["late"], 1)
+    home.close()
+    other.close()
+
+
 def test_a_damaged_row_is_seen(new_index, tmp_path, request):
     new_index(tmp_path / "index", FIRST)
     home = Home.open(tmp_path / "index")
