@@ -19,6 +19,7 @@ from callslip.identifiers.maker import CodeMaker as CodeMaker  # methods take it
 from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
 from callslip.search import buckets
+from callslip.storage.rows import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -336,17 +337,24 @@ class GenerativeRetriever(Retriever):
 
     # A living index.
 
-    def _add(self, documents: list[Document]) -> None:
+    def _prepare(self, documents: list[Document]) -> Parts:
         vectors = self.encode([d.content for d in documents], "encoding new documents")
-        codes = self.assign(documents, vectors)
+        return {"vectors": vectors, "codes": self.assign(documents, vectors)}
+
+    def _extend(self, documents: list[Document], parts: Parts) -> None:
         # A deleted document keeps its row, and a new one may have its name.
-        again = [d.doc_id for d in documents if d.doc_id in self.identifiers]
-        if again:
-            held = self.identifiers
-            held = held.renamed({name: f"deleted {name} {held.rows[held.position_of(name)]}" for name in again})
-            self.identifiers = held
-        self.identifiers = self.identifiers.with_added([d.doc_id for d in documents], codes)
-        self.vectors = np.concatenate([self.vectors, vectors])
+        held, names = self.identifiers, [d.doc_id for d in documents]
+        again = {n: f"deleted {n} {held.rows[held.position_of(n)]}" for n in names if n in held}
+        self.identifiers = (held.renamed(again) if again else held).with_added(names, parts["codes"])
+        self.vectors = np.concatenate([self.vectors, parts["vectors"]])
+
+    def _keep(self, rows: np.ndarray) -> None:
+        doc_ids, codes = self.identifiers.in_row_order()
+        self.identifiers = Identifiers([doc_ids[row] for row in rows.tolist()], codes[rows])
+        self.vectors = self.vectors[rows]
+
+    def _codes(self) -> np.ndarray | None:
+        return self.identifiers.in_row_order()[1]
 
     # The saved folder.
 

@@ -1,8 +1,8 @@
 """Retriever: the contract that every method keeps, from BM25 to the five papers.
 
 A retriever is fitted to a corpus, searches it, and is saved to and loaded from one folder. Everything that is
-the same for all methods (documents, deletions, filters, the saved folder) is here; a subclass fills in
-`_fit`, `_search`, `_save` and `_load`.
+the same for all methods is here or, for documents that come and go and the folder they are in, in `living.py`; a
+subclass fills in `_fit`, `_search`, `_save`, `_load`, and for new documents `_prepare`, `_extend` and `_keep`.
 """
 
 from __future__ import annotations
@@ -10,25 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from callslip import settings as settings_of
-from callslip.corpus.documents import Corpus, Document, Query
+from callslip.corpus.documents import Corpus, Query
 from callslip.errors import BadSetting, CallslipError, Unsupported
+from callslip.living import TRIES, Living
 from callslip.search.filters import Filter, group_by_filter
 from callslip.search.hits import Hit, Hits
-from callslip.search.masks import Masks
 from callslip.search.nearest import best_rows as best_rows  # methods that score every row take it from here
 from callslip.storage import documents as stored
-from callslip.storage import folder as saved
+from callslip.storage.rows import Gone
 
 if TYPE_CHECKING:
     from callslip.training.checkpoints import Checkpoints
-
-ALIVE = "alive.npy"
 
 
 @dataclass
@@ -41,7 +38,7 @@ class Found:
     why: Sequence[dict[str, Any]] | None = None
 
 
-class Retriever:
+class Retriever(Living):
     """Finds documents for a query."""
 
     Settings: ClassVar[type] = object
@@ -53,15 +50,12 @@ class Retriever:
     """Settings that act when searching, so that they can be changed without fitting again."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__()
         self.settings = settings if settings is not None else self.Settings()
         self.method = method or type(self).__name__.lower()
         self.fit_seconds = 0.0
         self.corpus_fingerprint: dict[str, Any] = {}
         self.checkpoints: Checkpoints | None = None
-        self._documents: stored.Documents | None = None
-        self._alive = np.zeros(0, dtype=bool)
-        self._row_of: dict[str, int] | None = None
-        self._masks: Masks | None = None
 
     # What a subclass fills in.
 
@@ -72,18 +66,6 @@ class Retriever:
         """Rank rows for each query. `mask` tells which rows may be returned; None means all of them."""
         raise NotImplementedError
 
-    def _save(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    def _load(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    def _add(self, documents: list[Document]) -> None:
-        raise Unsupported(
-            f"{self.method} cannot take new documents",
-            f"Fit again: callslip fit CORPUS --method {self.method} --out DIR.",
-        )
-
     # The contract.
 
     def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
@@ -91,6 +73,7 @@ class Retriever:
         if not len(corpus):
             raise CallslipError("the corpus is empty", "Give at least one document.")
         began = time.perf_counter()
+        self._home = None  # an earlier index in a folder stays as it is
         self._remember(stored.MemoryDocuments(corpus.documents))
         self.corpus_fingerprint = corpus.fingerprint()
         self.checkpoints = checkpoints
@@ -123,6 +106,18 @@ class Retriever:
             )
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
+        for attempt in range(TRIES):
+            self.refresh(now=attempt > 0)
+            try:
+                with self._gate.searching():
+                    return self._answer(asked, k, filter, explain)
+            except Gone:  # another process deleted a hit under our hands: without it there is room for another
+                continue
+        raise CallslipError("documents are deleted faster than they can be read", "Search again.")
+
+    def _answer(
+        self, asked: list[Query], k: int, filter: Filter | Sequence[Filter | None] | None, explain: bool
+    ) -> list[Hits]:
         hits = [Hits() for _ in asked]
         # All masks before any search: a mistake in the last filter should not cost the work of the others.
         groups = [(self.mask(one), numbers) for one, numbers in group_by_filter(filter, len(asked))]
@@ -155,58 +150,9 @@ class Retriever:
     def _adjusted(self, names: frozenset[str]) -> None:
         """Follow settings that have just changed, if something was made with the old ones."""
 
-    def add(self, documents: Iterable[Document]) -> None:
-        """Make new documents findable without fitting again, or raise `Unsupported` with the remedy."""
-        new = list(documents)
-        held = self._fitted()
-        known = self.row_of()
-        seen: set[str] = set()
-        for document in new:
-            if document.doc_id in known or document.doc_id in seen:
-                raise CallslipError(
-                    f"document {document.doc_id!r} is in the index already", "Delete it first, or leave it out."
-                )
-            seen.add(document.doc_id)
-        self._add(new)
-        alive = self._alive
-        self._remember(stored.MemoryDocuments([*held, *new]))
-        self._alive[: len(alive)] = alive
-
-    def delete(self, doc_ids: Iterable[str]) -> None:
-        """Stop returning these documents. Model weights may still remember them until the next fit."""
-        if isinstance(doc_ids, str):
-            raise BadSetting(f"delete takes a list of doc_ids, not {doc_ids!r}", f"Write delete([{doc_ids!r}]).")
-        known = self.row_of()
-        wanted = list(doc_ids)
-        for doc_id in wanted:
-            if doc_id not in known:
-                raise CallslipError(f"there is no document {doc_id!r} in the index")
-        for doc_id in dict.fromkeys(wanted):
-            self._alive[known.pop(doc_id)] = False
-        self._masks_of_documents().forget()
-
-    def save(self, path: str | Path) -> None:
-        """Write the index into one folder, whole or not at all."""
-        documents = self._fitted()
-        with saved.writing(path, self.describe()) as folder:
-            stored.write_documents(folder, documents)
-            np.save(folder / ALIVE, self._alive, allow_pickle=False)
-            self._save(folder)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Retriever:
-        """Open a saved index. The folder knows its method; any subclass may be asked."""
-        from callslip.methods import make
-
-        manifest = saved.read_manifest(path)
-        retriever = make(manifest["method"], manifest["settings"])
-        folder = Path(path)
-        retriever._remember(stored.SqliteDocuments(folder))
-        retriever._alive = np.load(folder / ALIVE, allow_pickle=False)
-        retriever.fit_seconds = manifest.get("fit_seconds", 0.0)
-        retriever.corpus_fingerprint = manifest.get("corpus", {})
-        retriever._load(folder)
-        return retriever
+    def _loaded(self, manifest: dict[str, Any]) -> None:
+        self.fit_seconds = manifest.get("fit_seconds", 0.0)
+        self.corpus_fingerprint = manifest.get("corpus", {})
 
     # What the command line, the reports and subclasses ask for.
 
@@ -218,43 +164,6 @@ class Retriever:
             "corpus": self.corpus_fingerprint,
             "fit_seconds": round(self.fit_seconds, 3),
         }
-
-    def mask(self, filter: Filter | None) -> np.ndarray | None:
-        """Rows that may be returned: not deleted, and accepted by the filter. None means every row.
-
-        The array is read-only, and the same one for the same filter until documents are added or deleted (or until
-        many other filters came between): what is derived from it may be kept beside it.
-        """
-        return self._masks_of_documents().of(filter, self._alive, self.row_of)
-
-    def row_of(self) -> dict[str, int]:
-        """doc_id -> row, of the documents that are not deleted."""
-        if self._row_of is None:
-            self._row_of = {doc_id: row for row, doc_id in enumerate(self._fitted().doc_ids()) if self._alive[row]}
-        return self._row_of
-
-    def __len__(self) -> int:
-        return int(self._alive.sum())
-
-    @property
-    def documents(self) -> stored.Documents:
-        return self._fitted()
-
-    def _fitted(self) -> stored.Documents:
-        if self._documents is None:
-            raise CallslipError("this retriever is not fitted", "Call fit(corpus) first, or load a saved index.")
-        return self._documents
-
-    def _masks_of_documents(self) -> Masks:
-        if self._masks is None:
-            self._masks = Masks(self._fitted())
-        return self._masks
-
-    def _remember(self, documents: stored.Documents) -> None:
-        self._documents = documents
-        self._masks = None
-        self._alive = np.ones(len(documents), dtype=bool)
-        self._row_of = None
 
     def _as_query(self, number: int, query: str | Query) -> Query:
         if not isinstance(query, (str, Query)):

@@ -14,6 +14,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.retriever import Found, Retriever
 from callslip.search.nearest import Nearest
+from callslip.storage.rows import Parts
 
 if TYPE_CHECKING:
     from callslip.model.encoders import Encoder
@@ -89,9 +90,15 @@ class VectorRetriever(Retriever):
         if names & {"device", "backend"}:
             self._encoder = None
 
-    def _add(self, documents: list[Document]) -> None:
-        new = self.project(self.encode([document.content for document in documents], "encoding new documents"))
-        self.index(np.concatenate([self.vectors, new]))
+    def _prepare(self, documents: list[Document]) -> Parts:
+        texts = [document.content for document in documents]
+        return {"vectors": self.project(self.encode(texts, "encoding new documents"))}
+
+    def _extend(self, documents: list[Document], parts: Parts) -> None:
+        self.index(np.concatenate([self.vectors, parts["vectors"]]))
+
+    def _keep(self, rows: np.ndarray) -> None:
+        self.index(self.vectors[rows])
 
     def _save(self, folder: Path) -> None:
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)

@@ -13,6 +13,7 @@ from callslip.errors import BadSetting
 from callslip.retriever import Found, Retriever, best_rows
 from callslip.search.words import WordIndex
 from callslip.settings import check_range
+from callslip.storage.rows import Parts
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,17 @@ class BM25(Retriever):
         parts = {token: float(self._words.scores([token])[row]) for token in dict.fromkeys(tokens)}
         return {"words": {token: part for token, part in parts.items() if part > 0}}
 
-    def _add(self, documents: list[Document]) -> None:
+    def _prepare(self, documents: list[Document]) -> Parts:
+        return {}
+
+    def _extend(self, documents: list[Document], parts: Parts) -> None:
         # Word statistics change with every document, so the index is made anew; that is quick.
         self._words.index([d.content for d in (*self.documents, *documents)])
+
+    def _keep(self, rows: np.ndarray) -> None:
+        kept = np.zeros(len(self.documents), dtype=bool)
+        kept[rows] = True
+        self._words.index([d.content for d, keep in zip(self.documents, kept, strict=True) if keep])
 
     def _save(self, folder: Path) -> None:
         self._words.save(folder / "bm25")

@@ -15,6 +15,7 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, UnknownName
 from callslip.methods import make
 from callslip.retriever import Found, Retriever
+from callslip.storage.rows import Parts
 
 PART = "part.json"
 
@@ -83,9 +84,23 @@ class Hybrid(Retriever):
             [{"ranks": ranks[row]} for row in rows] if explain else None,
         )
 
-    def _add(self, documents: list[Document]) -> None:
+    def _prepare(self, documents: list[Document]) -> Parts:
+        made = [part._prepare(documents) for part in self.parts]
+        return {f"{number}.{name}": value for number, one in enumerate(made) for name, value in one.items()}
+
+    def _extend(self, documents: list[Document], parts: Parts) -> None:
+        for number, part in enumerate(self.parts):
+            part._documents = self._documents
+            mine = f"{number}."
+            part._extend(documents, {k.removeprefix(mine): v for k, v in parts.items() if k.startswith(mine)})
+
+    def _keep(self, rows: np.ndarray) -> None:
         for part in self.parts:
-            part.add(documents)
+            part._documents = self._documents
+            part._keep(rows)
+
+    def _codes(self) -> np.ndarray | None:
+        return next((codes for part in self.parts if (codes := part._codes()) is not None), None)
 
     def _save(self, folder: Path) -> None:
         for number, part in enumerate(self.parts):

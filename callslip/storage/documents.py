@@ -1,17 +1,20 @@
-"""The documents of an index: in memory after `fit`, in SQLite after `save`. Both answer alike."""
+"""The documents of an index: in memory after `fit`, in a store after `save`. Both answer alike."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from callslip.corpus.documents import NO_METADATA, Document
-from callslip.errors import IndexCorrupt
 
-FILE = "documents.sqlite"
+if TYPE_CHECKING:
+    from callslip.storage.rows import Store
+
+NO_DOCUMENT = Document("", "")
+"""Stands in the row of a deleted document whose text is gone."""
 
 
 class Documents(Protocol):
@@ -46,77 +49,35 @@ class MemoryDocuments:
         return (document.metadata for document in self._documents)
 
 
-class SqliteDocuments:
-    """Documents read from a saved index when they are asked for."""
+class StoredDocuments:
+    """Documents read from a store when they are asked for. `sequence` holds the store's number of each row, rising."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = Path(folder) / FILE
-        try:
-            # immutable: a saved index is never changed in place, so no lock or journal file is needed beside it.
-            self._connection = sqlite3.connect(
-                f"file:{_quoted(self.path)}?mode=ro&immutable=1", uri=True, check_same_thread=False
-            )
-            self._count = self._connection.execute("SELECT count(*) FROM documents").fetchone()[0]
-        except sqlite3.Error as error:
-            raise IndexCorrupt(self.path, f"cannot be read: {error}") from None
+    def __init__(self, store: Store, sequence: np.ndarray) -> None:
+        self.store, self.sequence = store, sequence
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.sequence)
 
     def __iter__(self) -> Iterator[Document]:
-        for values in self._connection.execute("SELECT doc_id, title, text, metadata FROM documents ORDER BY row"):
-            yield _document(values)
+        yield from self._in_order(self.store.rows(), lambda row: row.seq, lambda row: row.document, NO_DOCUMENT)
 
     def rows(self, rows: Sequence[int]) -> list[Document]:
-        query = "SELECT doc_id, title, text, metadata FROM documents WHERE row = ?"
-        return [_document(self._connection.execute(query, (int(row),)).fetchone()) for row in rows]
+        return self.store.read([int(self.sequence[row]) for row in rows])
 
     # Filters ask these of every row; titles and texts, nearly all of the file's bytes, are not decoded for them.
 
     def doc_ids(self) -> Iterator[str]:
-        for (doc_id,) in self._connection.execute("SELECT doc_id FROM documents ORDER BY row"):
-            yield doc_id
+        yield from self._in_order(self.store.outline(), lambda row: row[0], lambda row: row[1], "")
 
     def metadata(self) -> Iterator[Mapping[str, Any]]:
-        for (metadata,) in self._connection.execute("SELECT metadata FROM documents ORDER BY row"):
-            yield json.loads(metadata) if metadata else NO_METADATA
+        found = self._in_order(self.store.outline(), lambda row: row[0], lambda row: row[2], None)
+        yield from (json.loads(text) if text else NO_METADATA for text in found)
 
-    def close(self) -> None:
-        self._connection.close()
-
-
-def write_documents(folder: Path, documents: Iterable[Document]) -> None:
-    """Write the documents, in order, into a new database in the folder."""
-    connection = sqlite3.connect(folder / FILE)
-    try:
-        connection.execute(
-            "CREATE TABLE documents (row INTEGER PRIMARY KEY, doc_id TEXT NOT NULL, "
-            "title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT)"
-        )
-        connection.executemany(
-            "INSERT INTO documents VALUES (?, ?, ?, ?, ?)",
-            (
-                (
-                    row,
-                    d.doc_id,
-                    d.title,
-                    d.text,
-                    json.dumps(dict(d.metadata), ensure_ascii=False) if d.metadata else None,
-                )
-                for row, d in enumerate(documents)
-            ),
-        )
-        connection.commit()
-    finally:
-        connection.close()
-
-
-def _document(values: tuple[Any, ...]) -> Document:
-    doc_id, title, text, metadata = values
-    return Document(doc_id, text, title, json.loads(metadata) if metadata else NO_METADATA)
-
-
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.resolve()))
+    def _in_order(self, rows: Iterable[Any], seq: Callable[[Any], int], value: Callable[[Any], Any], no: Any) -> Any:
+        """The value of each row of ours; `no` where the store has dropped a deleted one meanwhile."""
+        stored = iter(rows)
+        row = next(stored, None)
+        for wanted in self.sequence.tolist():
+            while row is not None and seq(row) < wanted:
+                row = next(stored, None)
+            yield value(row) if row is not None and seq(row) == wanted else no

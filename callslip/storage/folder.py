@@ -1,114 +1,175 @@
-"""The saved folder: written whole or not at all, checked file by file when it is opened.
+"""The folder of an index: a manifest that names one generation of files, and changes in one rename.
 
-`manifest.json` names the method, its settings and the SHA-256 of every other file. It is written last, into a
-new folder beside the target, which then takes the target's name.
+    manifest.json          method, settings, corpus, versions; the store, the generation, size and SHA-256 of its files
+    generation-000001/     what the method saved, and `sequence.npy`: the store's number of each of its rows
+    store-1a2b3c4d.sqlite  documents, codes and deletions, as they are now
+    lock                   held by whoever writes a new generation
+
+Nothing that a manifest names is ever changed in place. What no manifest names is left over from a crash.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from callslip import durable
 from callslip.errors import CallslipError, IndexCorrupt, NotAnIndex
+from callslip.storage import sqlite_store
+from callslip.storage.rows import NewRow
 from callslip.versions import versions
 
-MANIFEST = "manifest.json"
-FORMAT = 1
+MANIFEST, LOCK, SEQUENCE = "manifest.json", "lock", "sequence.npy"
+FORMAT = 2
+OURS = re.compile(r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal)?|lock|manifest\.json|\.new-.*")
+
+Save = Callable[[Path], None]
+"""Writes what a method has to save into a folder."""
 
 
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def write_index(
+    target: str | Path, about: Mapping[str, Any], save: Save, rows: Iterable[tuple[NewRow, bool]]
+) -> dict[str, Any]:
+    """Write a new index, whole or not at all; its manifest.
 
-
-@contextmanager
-def writing(target: str | Path, manifest: dict[str, Any]) -> Iterator[Path]:
-    """Give a new, empty folder to write into; on success seal it with a manifest and put it at `target`.
-
-    An earlier index at `target` is replaced only when the new one is complete. Any other folder with
-    something in it is never touched.
+    An index that is there is replaced by the manifest's rename: at any moment one of the two is there. Any other
+    folder with something in it is never touched.
     """
     target = Path(target)
     check_writable(target)
     try:
+        if (target / MANIFEST).is_file():
+            with locked(target):
+                return _replace_index(target, about, save, rows)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+        try:
+            draft.chmod(0o755)
+            manifest = _write_into(draft, 1, about, save, rows)
+            durable.system.rename(draft, target)  # an empty folder at the target gives way
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        durable.sync_folder(target.parent)
+        return manifest
     except OSError as error:
         raise CallslipError(f"cannot write to {target}: {error.strerror}", "Choose another --out.") from None
+
+
+def _replace_index(
+    target: Path, about: Mapping[str, Any], save: Save, rows: Iterable[tuple[NewRow, bool]]
+) -> dict[str, Any]:
+    """Put another index into the folder of an earlier one. The lock is held."""
     try:
-        draft.chmod(0o755)
-        yield draft
-        _seal(draft, manifest)
-        _put(draft, target)
+        before = read_manifest(target, verify=False)
+        generation, store = before["generation"] + 1, target / before["store"].get("file", "")
+    except CallslipError:
+        numbers = [int(p.name[-6:]) for p in target.glob("generation-*") if OURS.fullmatch(p.name)]
+        generation, store = max([0, *numbers]) + 1, target
+
+    def retire() -> None:
+        # Whoever still writes to the old store is refused from now on: such a write would be lost.
+        if store.is_file():
+            with suppress(CallslipError):  # a damaged store takes no writes anyway
+                old = sqlite_store.SqliteStore(store)
+                old.retire()
+                old.close()
+
+    manifest = _write_into(target, generation, about, save, rows, retire)
+    remove_orphans(target, manifest)
+    return manifest
+
+
+def _write_into(
+    folder: Path,
+    generation: int,
+    about: Mapping[str, Any],
+    save: Save,
+    rows: Iterable[tuple[NewRow, bool]],
+    before_switch: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    index = uuid.uuid4().hex
+    name = f"store-{index[:8]}.sqlite"
+    count = sqlite_store.create(folder / name, index, rows)
+    seal = {**_sealed(folder / name), "version": 1}
+    files = write_generation(folder, generation, save, np.arange(1, count + 1))
+    manifest = {
+        "callslip": "index",
+        "format": FORMAT,
+        "index": index,
+        "generation": generation,
+        "version": 1,
+        **about,
+        "versions": versions(),
+        "store": {"kind": "sqlite", "file": name, "seal": seal},
+        "files": files,
+    }
+    before_switch()
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def generation_name(number: int) -> str:
+    return f"generation-{number:06d}"
+
+
+def write_generation(folder: Path, number: int, save: Save, sequence: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Write the files of a new generation and sync them; their entries in the manifest."""
+    place = folder / generation_name(number)
+    if place.exists():
+        durable.system.remove(place)  # of a generation that was never finished
+    with durable.new_folder(place) as draft:
+        save(draft)
+        durable.write(draft / SEQUENCE, durable.array(np.asarray(sequence, np.int64)))
+        files = sorted(p for p in draft.rglob("*") if p.is_file())
+        entries = {f"{place.name}/{path.relative_to(draft).as_posix()}": _sealed(path) for path in files}
+        for inner in sorted({path.parent for path in files} - {draft}):
+            durable.sync_folder(inner)
+    return entries
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """Sync a file; its size and hash."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        durable.system.sync(descriptor)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        os.close(descriptor)
+    return {"sha256": durable.sha256_of(path), "bytes": path.stat().st_size}
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """The one moment at which an index changes to another generation."""
+    durable.replace(folder / MANIFEST, _bytes({**manifest, "digest": _digest(manifest)}))
+
+
+def _bytes(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    import hashlib
+
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def check_writable(target: str | Path) -> None:
-    """Refuse, before hours of work, a target that `writing` would refuse after them."""
+    """Refuse, before hours of work, a target that `write_index` would refuse after them."""
     target = Path(target)
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).exists():
         raise CallslipError(f"{target} is a folder with other files in it", "Choose a new or empty folder.")
-    if (target / MANIFEST).is_file() and (foreign := _foreign_files(target)):
-        raise CallslipError(
-            f"{target} holds an index and another file, {foreign[0]}, which replacing the index would delete",
-            "Move it away, or choose another folder.",
-        )
     if target.exists() and not target.is_dir():
         raise CallslipError(f"{target} is a file", "Choose a folder.")
-
-
-def _foreign_files(folder: Path) -> list[str]:
-    """Files in an index's folder that are not the index's."""
-    try:
-        known = set(json.loads((folder / MANIFEST).read_bytes())["files"]) | {MANIFEST}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        known = {MANIFEST}
-    return sorted(
-        name for p in folder.rglob("*") if p.is_file() and (name := p.relative_to(folder).as_posix()) not in known
-    )
-
-
-def _seal(folder: Path, manifest: dict[str, Any]) -> None:
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    entries = {}
-    for path in files:
-        entries[path.relative_to(folder).as_posix()] = {"sha256": sha256_of(path), "bytes": path.stat().st_size}
-        _sync(path)
-    whole = {"callslip": "index", "format": FORMAT, **manifest, "versions": versions(), "files": entries}
-    path = folder / MANIFEST
-    path.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    for place in (path, *sorted({p.parent for p in files} | {folder})):
-        _sync(place)
-
-
-def _put(draft: Path, target: Path) -> None:
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
-        target.replace(old / "index")
-        draft.replace(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        draft.replace(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
@@ -116,36 +177,124 @@ def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
     folder = Path(folder)
     path = folder / MANIFEST
     if not path.is_file():
+        if any(folder.glob("generation-*")):
+            raise IndexCorrupt(path, "the manifest is missing")
         raise NotAnIndex(
             f"{folder} is not a callslip index: it has no {MANIFEST}",
             "Build one: callslip fit CORPUS --out DIR.",
         )
     try:
-        manifest = json.loads(path.read_bytes())
-        files = manifest["files"]
+        data = path.read_bytes()
+        manifest = json.loads(data)
         known = manifest["format"]
-        manifest["method"], manifest["settings"]
+        if known == FORMAT and (manifest["digest"] != _digest(manifest) or data != _bytes(manifest)):
+            raise IndexCorrupt(path, "the manifest is not what was written (SHA-256 differs)")
+        manifest["files"], manifest["method"], manifest["settings"], manifest["store"]
     except (ValueError, KeyError, TypeError, RecursionError):
+        if isinstance(known := _format_of(path), int) and known != FORMAT:
+            raise _other_format(folder, known) from None
         raise IndexCorrupt(path, "the manifest cannot be read") from None
     if known != FORMAT:
-        raise NotAnIndex(
-            f"{folder} has index format {known}; this version reads {FORMAT}",
-            "Use the version that wrote it, or fit again.",
-        )
+        raise _other_format(folder, known)
     if verify:
-        for name, entry in files.items():
-            _verify(folder, name, entry)
+        verify_files(folder, manifest)
     return manifest
 
 
-def _verify(folder: Path, name: str, entry: dict[str, Any]) -> None:
-    path = folder / name
-    if ".." in Path(name).parts or Path(name).is_absolute():
-        raise IndexCorrupt(folder / MANIFEST, f"it names a file outside the folder: {name}")
-    if not path.is_file():
-        raise IndexCorrupt(path, "the file is missing")
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise IndexCorrupt(path, f"the file has {size} bytes; the manifest says {entry['bytes']}")
-    if sha256_of(path) != entry["sha256"]:
-        raise IndexCorrupt(path, "the file's contents are not what was saved (SHA-256 differs)")
+def verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Check size and hash of every file that a manifest names."""
+    for name, entry in manifest["files"].items():
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise IndexCorrupt(folder / MANIFEST, f"it names a file outside the folder: {name}")
+        if problem := durable.problem_with(folder / name, entry):
+            raise IndexCorrupt(folder / name, problem)
+
+
+def _format_of(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())["format"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _other_format(folder: Path, known: Any) -> NotAnIndex:
+    return NotAnIndex(
+        f"{folder} has index format {known}; this version reads {FORMAT}",
+        "Use the version that wrote it, or fit again.",
+    )
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of whoever writes generations; gives whether we have it. The system frees it if we are killed."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks there: then nobody cleans up behind others, either
+        yield wait
+        return
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:
+        if wait:
+            raise
+        yield False  # a read-only folder has no writers to be afraid of, and nothing to clean
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def hold(generation: Path) -> int | None:
+    """Keep others from removing a generation that is being read; the descriptor to close afterwards."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor = os.open(generation / SEQUENCE, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # somebody is removing it
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _held(generation: Path) -> bool:
+    """Whether somebody reads a generation."""
+    try:
+        import fcntl
+
+        descriptor = os.open(generation / SEQUENCE, os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove_orphans(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Remove what the manifest does not name: earlier generations that nobody reads, and what a crash left behind.
+
+    The lock must be held.
+    """
+    current, store = generation_name(manifest["generation"]), manifest["store"].get("file")
+    for path in folder.iterdir():
+        name = path.name
+        if not OURS.fullmatch(name) or name in (MANIFEST, LOCK, current):
+            continue
+        if store is not None and (name == store or name.startswith(f"{store}-")):
+            continue
+        if name.startswith("generation-") and _held(path):
+            continue
+        with suppress(OSError):
+            durable.system.remove(path)

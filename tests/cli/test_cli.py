@@ -35,7 +35,7 @@ def data(small_corpus, tmp_path_factory):
 
 def run(*arguments, input: str | None = None):
     """Run in this process through `main`, so that errors end as they do for a user."""
-    from callslip.cli import compare, demo, evaluate, fit, inspect, methods, search  # noqa: F401
+    from callslip.cli import compare, demo, evaluate, fit, inspect, living, methods, search  # noqa: F401
 
     return CliRunner().invoke(app, [str(a) for a in arguments], input=input)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -32,8 +33,8 @@ def folder(small_corpus, tmp_path_factory):
 
 
 @pytest.fixture
-def index(folder):
-    return api.load(folder)
+def index(folder, tmp_path):
+    return api.load(shutil.copytree(folder, tmp_path / "copy"))
 
 
 def pruning_of(index, corpus, beam, **options):

@@ -70,7 +70,10 @@ class Bare(Retriever):
     def _fit(self, corpus):
         pass
 
-    def _add(self, documents):
+    def _prepare(self, documents):
+        return {}
+
+    def _extend(self, documents, parts):
         pass
 
 
@@ -112,7 +115,7 @@ def test_the_mask_of_a_saved_index_is_the_plain_walk(made, asked):
         loaded = api.load(Path(folder) / "index")
         for filter in asked:
             check_against_the_walk(loaded, filter)
-        loaded.documents.close()
+        loaded.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Drift: how far an index has moved from what its model was trained on, and whether it is time to fit again.
+
+A document counts as new if it was added after the fit, however many snapshots were made since.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from callslip.storage.home import Home
+
+SAMPLE = 1000
+"""Documents whose neighbours are looked up: enough to know a share within a few hundredths."""
+UNLIKE = 5.0
+"""A trained document counts as unlike the others if it is among so many in a hundred with the farthest neighbour."""
+
+# Above these it is time to fit again. They are judgements, not laws: evaluate with questions of your own.
+NEW_SHARE, UNLIKE_SHARE, OUTSIDE_SHARE, BUCKET_GROWTH = 0.3, 0.2, 0.1, 3.0
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Figures of what came after training; None where the method has no codes or no vectors."""
+
+    documents: int
+    new: int
+    """Documents added after the fit and still there."""
+    unlike: float | None
+    """Share of the new ones that are farther from all trained documents than 95 in 100 of those are from the others."""
+    outside: float | None
+    """Share of the new ones whose code no trained document has: the model has never written it."""
+    bucket_trained: float | None
+    """Documents per code, on average over documents, as trained."""
+    bucket_now: float | None
+    """The same, now."""
+
+    @property
+    def new_share(self) -> float:
+        return self.new / self.documents if self.documents else 0.0
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is time to fit again; empty if it is not."""
+        found = []
+        if self.new_share > NEW_SHARE:
+            found.append(f"{self.new_share:.0%} of the documents came after training")
+        if self.unlike is not None and self.new_share > 0.02 and self.unlike > UNLIKE_SHARE:
+            found.append(f"{self.unlike:.0%} of the new documents are unlike those trained on")
+        if self.outside is not None and self.outside * self.new_share > OUTSIDE_SHARE:
+            found.append(f"{self.outside:.0%} of the new documents have codes that the model never learned to write")
+        if self.bucket_trained and self.bucket_now and self.bucket_now > BUCKET_GROWTH * self.bucket_trained:
+            found.append(f"buckets have grown from {self.bucket_trained:.1f} to {self.bucket_now:.1f} documents")
+        return found
+
+    def lines(self) -> list[str]:
+        """For a reader: the figures, then the verdict."""
+        said = [f"{self.new:,} of {self.documents:,} documents came after training ({self.new_share:.1%})"]
+        if self.new and self.unlike is not None:
+            said.append(f"{self.unlike:.1%} of the new ones are unlike any trained on (5 % would be no drift)")
+        if self.new and self.outside is not None:
+            said.append(f"{self.outside:.1%} of the new ones have a code that no trained document has")
+        if self.bucket_trained is not None:
+            said.append(f"documents per code: {self.bucket_trained:.2f} as trained, {self.bucket_now:.2f} now")
+        advice = "fit again: " + "; ".join(self.reasons) if self.reasons else "no need to fit again"
+        return [*said, advice]
+
+
+def measure(home: Home) -> Drift:
+    """Read the store and the snapshot's vectors, without loading the model."""
+    trained: dict[int, tuple[int, ...] | None] = {}
+    new: dict[int, tuple[int, ...] | None] = {}
+    fresh: dict[int, np.ndarray] = {}
+    was_trained: Counter[tuple[int, ...]] = Counter()
+    for row in home.store.rows():
+        if row.added == 1 and row.code is not None:
+            was_trained[row.code] += 1
+        if row.deleted is not None:
+            continue
+        (trained if row.added == 1 else new)[row.seq] = row.code
+        for name, value in row.parts.items():
+            if name.rpartition(".")[2] == "vectors":
+                fresh.setdefault(row.seq, value)
+    now = Counter(code for code in (*trained.values(), *new.values()) if code is not None)
+    outside = [code not in was_trained for code in new.values() if code is not None]
+    return Drift(
+        documents=len(trained) + len(new),
+        new=len(new),
+        unlike=_unlike(home, list(trained), list(new), fresh),
+        outside=float(np.mean(outside)) if outside else (0.0 if now else None),
+        bucket_trained=_mean_bucket(was_trained),
+        bucket_now=_mean_bucket(now),
+    )
+
+
+def _mean_bucket(buckets: Counter[tuple[int, ...]]) -> float | None:
+    total = sum(buckets.values())
+    return sum(count * count for count in buckets.values()) / total if total else None
+
+
+def _unlike(home: Home, trained: list[int], new: list[int], fresh: Mapping[int, np.ndarray]) -> float | None:
+    places = sorted(home.snapshot.rglob("vectors.npy"))
+    if not places:
+        return None
+    if not new or len(trained) < 2:
+        return 0.0
+    vectors = np.load(places[0], mmap_mode="r", allow_pickle=False)
+    row_of = {seq: row for row, seq in enumerate(home.sequence.tolist())}
+    known = np.array([row_of[seq] for seq in trained if seq in row_of])
+    rng = np.random.default_rng(0)
+    base = np.asarray(vectors[np.sort(rng.permutation(known)[: 50 * SAMPLE])], np.float32)
+    some = rng.permutation(len(base))[:SAMPLE]
+    among = base[some] @ base.T
+    among[np.arange(len(some)), some] = -np.inf
+    limit = np.percentile(among.max(axis=1), UNLIKE)
+    chosen = rng.permutation(new)[:SAMPLE].tolist()
+    looked = np.stack([fresh[seq] if seq in fresh else np.asarray(vectors[row_of[seq]]) for seq in chosen])
+    return float(np.mean((looked.astype(np.float32) @ base.T).max(axis=1) < limit))

@@ -1,0 +1,161 @@
+"""Home: an open folder of an index, with its store. What a retriever reads, and where its changes go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip import durable
+from callslip.errors import CallslipError, IndexCorrupt
+from callslip.storage import folder as folders
+from callslip.storage.rows import NewRow, Store
+from callslip.storage.sqlite_store import SqliteStore
+from callslip.versions import versions
+
+TRIES = 5
+
+
+class Home:
+    """One generation of an index's files, and the store that tells what happened since."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], verify: bool = True) -> None:
+        self.path = path
+        self._held: int | None = None
+        self._take(manifest, verify)
+        self.store = open_store(path, manifest)
+
+    def _take(self, manifest: dict[str, Any], verify: bool = False) -> None:
+        snapshot = self.path / folders.generation_name(manifest["generation"])
+        held = folders.hold(snapshot)
+        self._let_go()
+        self._held, self.manifest, self.snapshot = held, manifest, snapshot
+        if verify:  # now that nobody removes what we look at
+            folders.verify_files(self.path, manifest)
+        self.sequence = np.load(snapshot / folders.SEQUENCE, allow_pickle=False)
+        self.version = int(manifest["version"])
+        """The version of the store that the snapshot stands for."""
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = True) -> Home:
+        """Open a folder after checking every file of it; what a crash has left behind is removed."""
+        path = Path(path)
+        for attempt in range(TRIES):
+            manifest = folders.read_manifest(path, verify=False)
+            try:
+                found = cls(path, manifest, verify)
+            except (IndexCorrupt, OSError) as error:
+                # Another process may have moved on to the next generation while we were reading this one.
+                if attempt + 1 < TRIES and folders.read_manifest(path, verify=False) != manifest:
+                    continue
+                if isinstance(error, OSError):
+                    raise IndexCorrupt(error.filename or path, f"cannot be read: {error.strerror}") from None
+                raise
+            found._clean_up()
+            return found
+        raise AssertionError  # pragma: no cover  (the last attempt returns or raises)
+
+    def _clean_up(self) -> None:
+        with folders.locked(self.path, wait=False) as ours:
+            if not ours:
+                return
+            manifest = folders.read_manifest(self.path, verify=False)
+            folders.remove_orphans(self.path, manifest)
+            if isinstance(self.store, SqliteStore) and "retired" in self.store.facts():
+                self.store.retire(manifest["index"] != self.manifest["index"])  # its successor was never finished
+
+    def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int:
+        """Change the store; when this returns, the change is on the disk."""
+        return self.store.commit(add, delete)
+
+    def write_generation(self, save: folders.Save, sequence: np.ndarray, version: int) -> None:
+        """Make a new generation of what `save` writes, which stands for `version` of the store; then drop what it
+        makes superfluous. The folder's lock must be held (`folders.locked`)."""
+        before = folders.read_manifest(self.path, verify=False)
+        if before["index"] != self.manifest["index"]:
+            raise CallslipError("the index was replaced by another one", "Load it again.")
+        number = before["generation"] + 1
+        try:
+            files = folders.write_generation(self.path, number, save, sequence)
+            manifest = {**before, "generation": number, "version": version, "versions": versions(), "files": files}
+            manifest["store"] = {key: value for key, value in before["store"].items() if key != "seal"}
+            folders.write_manifest(self.path, manifest)
+            self._take(manifest)
+            if not self.store.shared:
+                self.store.purge(version, sequence.tolist())
+                self.seal()
+        except OSError as error:
+            raise CallslipError(
+                f"{self.path}: the new generation could not be written: {error.strerror}",
+                "The one before is in place. Free some space and try again.",
+            ) from None
+        folders.remove_orphans(self.path, self.manifest)
+
+    def seal(self) -> None:
+        """Write the hash of a store that has come to rest into the manifest. It holds until the next commit."""
+        assert isinstance(self.store, SqliteStore)
+        self.store.settle()
+        version, path = self.store.version(), self.store.path
+        entry = {"sha256": durable.sha256_of(path), "bytes": path.stat().st_size, "version": version}
+        if _log_is_empty(path) and self.store.version() == version:
+            self.manifest = {**self.manifest, "store": {**self.manifest["store"], "seal": entry}}
+            folders.write_manifest(self.path, self.manifest)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def close(self) -> None:
+        self._let_go()
+        self.store.close()
+
+    def __del__(self) -> None:
+        self._let_go()
+
+
+def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:
+    """The store that a manifest names. One of another index, or an older one, is refused."""
+    described = manifest["store"]
+    if described["kind"] == "postgres":
+        from callslip.storage.postgres_store import PostgresStore
+
+        store: Store = PostgresStore(described["address"], manifest["index"])
+    else:
+        if not folders.OURS.fullmatch(described["file"]):
+            raise IndexCorrupt(path / folders.MANIFEST, f"it names a store outside the folder: {described['file']}")
+        check_seal(path / described["file"], described.get("seal"))
+        store = SqliteStore(path / described["file"])
+    facts = store.facts()
+    if facts["index"] != manifest["index"]:
+        raise IndexCorrupt(store.place, "it belongs to another index than the manifest")
+    if int(facts["version"]) < int(manifest["version"]):
+        raise IndexCorrupt(store.place, f"it is of version {facts['version']}, older than the snapshot")
+    if not store.shared and int(facts["purged"]) > int(manifest["version"]):
+        raise IndexCorrupt(path / folders.MANIFEST, "it is older than the snapshot that the store relies on")
+    return store
+
+
+def check_seal(path: Path, seal: Mapping[str, Any] | None) -> None:
+    """A store that nobody has written to since its hash was taken must still have that hash."""
+    if seal is None or not path.is_file() or not _log_is_empty(path):
+        return
+    if path.stat().st_size == seal["bytes"] and durable.sha256_of(path) == seal["sha256"]:
+        return
+    try:
+        store = SqliteStore(path)
+        version = store.version()
+        store.close()
+    except CallslipError as error:
+        raise IndexCorrupt(path, f"damaged: {error.problem}") from None
+    # The log may have been empty only for a moment: a commit that came between has made a new version.
+    if version == seal["version"] and _log_is_empty(path) and durable.sha256_of(path) != seal["sha256"]:
+        raise IndexCorrupt(path, "the file's contents are not what was saved (SHA-256 differs)")
+
+
+def _log_is_empty(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return not log.exists() or log.stat().st_size == 0

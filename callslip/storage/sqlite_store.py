@@ -1,0 +1,315 @@
+"""The embedded store: one SQLite file. A commit is on the disk before it returns (WAL, synchronous=FULL)."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from callslip.corpus.documents import Document
+from callslip.errors import CallslipError, IndexCorrupt
+from callslip.storage.rows import (
+    Changes,
+    Gone,
+    NewRow,
+    Row,
+    already,
+    decoded,
+    digest,
+    encoded,
+    facts_digest,
+    missing,
+)
+
+FORMAT = "1"
+WAIT = 30.0
+"""Seconds that a writer waits for another."""
+SCHEMA = """
+CREATE TABLE documents (
+    seq INTEGER PRIMARY KEY, added INTEGER NOT NULL, deleted INTEGER, doc_id TEXT NOT NULL, title TEXT NOT NULL,
+    text TEXT NOT NULL, metadata TEXT, code TEXT, parts BLOB, digest BLOB NOT NULL
+);
+CREATE UNIQUE INDEX live ON documents (doc_id) WHERE deleted IS NULL;
+CREATE INDEX additions ON documents (added);
+CREATE INDEX deletions ON documents (deleted) WHERE deleted IS NOT NULL;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+COLUMNS = "seq, added, deleted, doc_id, title, text, metadata, code, parts, digest"
+
+
+def create(path: Path, index_id: str, rows: Iterable[tuple[NewRow, bool]]) -> int:
+    """Make a new store of these documents (and whether each is alive), all of version 1; how many there are.
+
+    The file is complete and synced when this returns, with nothing beside it.
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + SCHEMA)
+        connection.execute("BEGIN")
+        count = 0
+        for count, (row, alive) in enumerate(rows, start=1):
+            _insert(connection, count, 1, None if alive else 1, row)
+        facts = {"format": FORMAT, "index": index_id, "version": "1", "purged": "0", "last": str(count)}
+        _set_facts(connection, facts | {"rows": str(count)})
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    return count
+
+
+class SqliteStore:
+    """An open store. Several threads and processes may read and write it."""
+
+    poll_seconds = 0.0
+    shared = False
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.place = path, str(path)
+        if not path.is_file():
+            raise IndexCorrupt(path, "the file is missing")
+        self._locks = threading.RLock(), threading.RLock()
+        with self._corruption_named():
+            # Two connections: a search does not wait for the disk that a writer waits for.
+            self._reader, self._writer = self._connect(), self._connect()
+            facts = self.facts()
+        if facts.get("format") != FORMAT:
+            raise IndexCorrupt(path, f"a store of format {facts.get('format')}; this version reads {FORMAT}")
+
+    def _connect(self) -> sqlite3.Connection:
+        def connect(options: str) -> sqlite3.Connection:
+            address = f"file:{quote(str(self.path.resolve()))}?{options}"
+            found = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=WAIT)
+            found.execute("PRAGMA synchronous=FULL")
+            found.execute("SELECT value FROM facts").fetchone()
+            return found
+
+        try:
+            return connect("mode=rw")
+        except sqlite3.OperationalError:
+            # A read-only or full disk has no room for the files that writers share; without writers none are needed.
+            if (wal := self.path.with_name(f"{self.path.name}-wal")).exists() and wal.stat().st_size:
+                raise
+            return connect("mode=ro&immutable=1")
+
+    def facts(self) -> dict[str, str]:
+        with self._corruption_named(), self._locks[0]:
+            found = dict(self._reader.execute("SELECT name, value FROM facts"))
+        if found.get("digest") != facts_digest(found):
+            raise IndexCorrupt(self.path, "what the store says of itself is damaged")
+        return found
+
+    def version(self) -> int:
+        with self._corruption_named(), self._locks[0]:
+            return int(self._reader.execute("SELECT value FROM facts WHERE name = 'version'").fetchone()[0])
+
+    def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int:
+        """Delete documents, then add others, both or neither; the version that this made, when it is on the disk."""
+        with self._writing() as facts:
+            version, last = int(facts["version"]) + 1, int(facts["last"])
+            for doc_id in dict.fromkeys(delete):
+                found = self._writer.execute(f"{_SELECT} WHERE doc_id = ? AND deleted IS NULL", (doc_id,)).fetchone()
+                if found is None:
+                    raise missing(doc_id)
+                self._set_deleted(decoded(found), version)
+            for seq, row in enumerate(add, start=last + 1):
+                try:
+                    _insert(self._writer, seq, version, None, row)
+                except sqlite3.IntegrityError:
+                    raise already(row.document.doc_id) from None
+            rows = int(facts["rows"]) + len(add)
+            _set_facts(self._writer, facts | {"version": str(version), "last": str(last + len(add)), "rows": str(rows)})
+        return version
+
+    def changes(self, since: int) -> Changes:
+        """What happened after version `since`."""
+        with self._reading():
+            facts = self.facts()
+            added = self._reader.execute(
+                f"{_SELECT} WHERE added > ? AND deleted IS NULL ORDER BY seq", (since,)
+            ).fetchall()
+            gone = self._reader.execute("SELECT seq, doc_id FROM documents WHERE deleted > ?", (since,)).fetchall()
+            return Changes(int(facts["version"]), int(facts["purged"]), [decoded(row) for row in added], gone)
+
+    def deleted(self) -> list[int]:
+        """`seq` of every deleted document that is still stored."""
+        with self._reading():
+            return [seq for (seq,) in self._reader.execute("SELECT seq FROM documents WHERE deleted IS NOT NULL")]
+
+    def read(self, seqs: Sequence[int]) -> list[Document]:
+        """Documents by `seq`; `Gone` if one of them is deleted, whoever did it."""
+        found = []
+        with self._reading():
+            for seq in seqs:
+                values = self._reader.execute(f"{_SELECT_TEXT} WHERE seq = ?", (int(seq),)).fetchone()
+                row = None if values is None else decoded(values)
+                if row is None or row.deleted is not None:
+                    raise Gone(int(seq))
+                found.append(row.document)
+        return found
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the order of `seq`, deleted ones, too, each checked."""
+        yield from (decoded(values) for values in self._walk(_SELECT))
+
+    def outline(self) -> Iterator[tuple[int, str, str | None]]:
+        """seq, doc_id and metadata of all rows in the order of `seq`: without the texts, nearly all of the bytes."""
+        yield from self._walk("SELECT seq, doc_id, metadata FROM documents")
+
+    def _walk(self, select: str) -> Iterator[Any]:
+        last = -1
+        while True:  # by pages, so that a slow reader neither blocks others nor makes the log grow
+            with self._reading():
+                page = self._reader.execute(f"{select} WHERE seq > ? ORDER BY seq LIMIT 1000", (last,)).fetchall()
+            if not page:
+                return
+            with self._corruption_named():
+                yield from page
+            last = page[-1][0]
+
+    def purge(self, version: int, keep: Sequence[int]) -> None:
+        """Drop what a snapshot of `version` makes superfluous: documents deleted by then, and kept parts.
+
+        Rows of `keep` stay, deleted or not. Readers that know less than `version` must read the snapshot.
+        """
+        with self._writing() as facts:
+            self._writer.execute("CREATE TEMP TABLE IF NOT EXISTS kept (seq INTEGER PRIMARY KEY)")
+            self._writer.execute("DELETE FROM kept")
+            self._writer.executemany("INSERT INTO kept VALUES (?)", ((int(seq),) for seq in keep))
+            gone = self._writer.execute(
+                "DELETE FROM documents WHERE deleted <= ? AND seq NOT IN (SELECT seq FROM kept)", (version,)
+            ).rowcount
+            self._writer.execute("UPDATE documents SET parts = NULL WHERE added <= ? AND parts NOT NULL", (version,))
+            rows = int(facts["rows"]) - gone
+            _set_facts(self._writer, facts | {"purged": str(version), "rows": str(rows)})
+
+    def retire(self, retired: bool = True) -> None:
+        """Refuse all further writes, because another index takes the folder; or allow them again."""
+        with self._writing(even_retired=True) as facts:
+            facts.pop("retired", None)
+            self._writer.execute("DELETE FROM facts WHERE name = 'retired'")
+            facts["version"] = str(int(facts["version"]) + 1)  # the file changes, and its seal no longer holds
+            _set_facts(self._writer, facts | {"retired": "1"} if retired else facts)
+
+    def copy_to(self, path: Path) -> None:
+        """A consistent copy, while others read and write."""
+        target = sqlite3.connect(path)
+        try:
+            with self._corruption_named(), self._locks[0]:
+                self._reader.backup(target)
+            target.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.Error as error:
+            raise CallslipError(f"cannot write {path}: {error}", "Free some space, or choose another place.") from None
+        finally:
+            target.close()
+
+    def settle(self) -> None:
+        """Move what the log holds into the file itself."""
+        with self._locks[1], self._corruption_named():
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def verify(self) -> None:
+        """Read everything, and raise `IndexCorrupt` if anything is not as it was written."""
+        with self._reading():
+            problem = self._reader.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if problem != "ok":
+                raise IndexCorrupt(self.path, f"the database is damaged: {problem}")
+            facts, count = self.facts(), 0
+            for row in self._reader.execute(f"{_SELECT} ORDER BY seq"):
+                known = decoded(row)
+                count += 1
+                if max(known.added, known.deleted or 0) > int(facts["version"]) or known.seq > int(facts["last"]):
+                    raise IndexCorrupt(self.path, f"row {known.seq} is newer than the store")
+            if count != int(facts["rows"]):
+                raise IndexCorrupt(self.path, f"{count} rows; there should be {facts['rows']}")
+
+    def close(self) -> None:
+        for connection in (getattr(self, "_reader", None), getattr(self, "_writer", None)):
+            if connection is not None:
+                connection.close()
+
+    __del__ = close
+
+    def _set_deleted(self, row: Row, version: int) -> None:
+        values = self._writer.execute(
+            "SELECT doc_id, title, text, metadata, code FROM documents WHERE seq = ?", (row.seq,)
+        ).fetchone()
+        new = digest(row.seq, row.added, version, *values)
+        self._writer.execute("UPDATE documents SET deleted = ?, digest = ? WHERE seq = ?", (version, new, row.seq))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """One state of the store for several questions; nested uses share it."""
+        with self._corruption_named(), self._locks[0]:
+            if self._reader.in_transaction:
+                yield
+                return
+            self._reader.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._reader.execute("ROLLBACK")
+
+    @contextmanager
+    def _writing(self, even_retired: bool = False) -> Iterator[dict[str, str]]:
+        """A transaction that is on the disk when this ends, or was never there; gives the store's facts."""
+        with self._corruption_named(), self._locks[1]:
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+                facts = dict(self._writer.execute("SELECT name, value FROM facts"))
+                if facts.get("digest") != facts_digest(facts):
+                    raise IndexCorrupt(self.path, "what the store says of itself is damaged")
+                if "retired" in facts and not even_retired:
+                    raise CallslipError("the index was replaced by another one", "Load it again.")
+                yield facts
+                self._writer.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                raise _not_written(self.path, error) from None
+            finally:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+
+    @contextmanager
+    def _corruption_named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if any(sign in str(error) for sign in ("no such", "Could not decode")):  # it is not the database we made
+                raise IndexCorrupt(self.path, f"damaged: {error}") from None
+            raise CallslipError(
+                f"{self.path}: {error}", "See that the disk has room and lets you read; then try again."
+            ) from None
+        except (sqlite3.DatabaseError, ValueError, UnicodeDecodeError) as error:
+            raise IndexCorrupt(self.path, f"damaged: {error}") from None
+
+
+_SELECT = f"SELECT {COLUMNS} FROM documents"
+# What a search shows does not need the parts; they have a digest of their own.
+_SELECT_TEXT = f"SELECT {COLUMNS.replace('parts', 'NULL')} FROM documents"
+
+
+def _insert(connection: sqlite3.Connection, seq: int, added: int, deleted: int | None, row: NewRow) -> None:
+    *texts, parts = encoded(row)
+    values = (seq, added, deleted, *texts, parts, digest(seq, added, deleted, *texts))  # type: ignore[arg-type]
+    connection.execute(f"INSERT INTO documents ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def _set_facts(connection: sqlite3.Connection, facts: dict[str, str]) -> None:
+    whole = facts | {"digest": facts_digest(facts)}
+    connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", whole.items())
+
+
+def _not_written(path: Path, error: sqlite3.OperationalError) -> CallslipError:
+    if "readonly" in str(error) or not os.access(path.parent, os.W_OK):
+        return CallslipError(f"{path} may not be written", "Check the folder's permissions.")
+    if "locked" in str(error):
+        return CallslipError(f"{path}: another process has been writing for {WAIT:.0f} seconds", "Try again later.")
+    return CallslipError(
+        f"{path}: nothing was changed, because it could not be written: {error}",
+        "See that the disk has room; then try again.",
+    )
