@@ -74,7 +74,8 @@ def compare(
 ) -> Comparison:
     """Fit several methods on one corpus, evaluate each, and put them in one table.
 
-    `settings` apply to every method that has them; the first method is the baseline of the significance tests.
+    A name is a method's, or METHOD:PRESET. `settings` apply to every method that has them, except where the preset that
+    its name gives says otherwise; the first is the baseline of the significance tests.
     """
     import dataclasses
 
@@ -86,7 +87,9 @@ def compare(
     names = list(dict.fromkeys(methods))
     if not names:
         raise BadSetting("no methods to compare", "Name some: --methods bm25,dense.")
-    retrievers = {name: make(name, preset=None) for name in names}  # a misspelt name fails before hours of work
+    parts = {name: name.partition(":") for name in names}
+    # A misspelt name fails before hours of work.
+    retrievers = {name: make(method, preset=own or None) for name, (method, _, own) in parts.items()}
     known = {field.name for r in retrievers.values() for field in dataclasses.fields(r.settings)}
     if options.get("exact"):
         for retriever in retrievers.values():
@@ -96,10 +99,12 @@ def compare(
             raise UnknownName("setting", setting, known)
     reports = {}
     for name in names:
-        own = {field.name for field in dataclasses.fields(retrievers[name].settings)}
-        values = {key: value for key, value in (settings or {}).items() if key in own}
-        has_preset = preset in retrievers[name].presets
-        retriever = make(name, values, preset=preset if has_preset else None).fit(data)
+        method, _, variant = parts[name]
+        presets = retrievers[name].presets
+        known_here = {field.name for field in dataclasses.fields(retrievers[name].settings)}
+        values = {key: value for key, value in (settings or {}).items() if key in known_here}
+        values = presets.get(preset or "", {}) | values | presets.get(variant, {})
+        retriever = make(method, values).fit(data)
         reports[name] = evaluate(retriever, data, name=name, **options)
         if on_report is not None:
             on_report(name, reports[name])

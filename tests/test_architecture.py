@@ -25,6 +25,7 @@ LAYERS = {
     "generative_settings": 3,
     "generative": 4,
     "vectors": 4,
+    "word_codes": 4.5,
     "methods": 5,
     "evaluation": 5,
     "api": 6,

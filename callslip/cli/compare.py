@@ -14,7 +14,8 @@ from callslip.cli import app, options
 def compare(
     corpus: options.CorpusArgument,
     methods: Annotated[
-        str, typer.Option("--methods", "-m", help="Names, separated by commas; the first is the baseline.")
+        str,
+        typer.Option("--methods", "-m", help="Names, or NAME:PRESET, separated by commas; the first is the baseline."),
     ],
     split: Annotated[str, typer.Option("--split", help="Which judgements.")] = "test",
     measures: options.MeasuresOption = None,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from callslip.cli import app
+
+if TYPE_CHECKING:
+    from callslip.identifiers.table import Identifiers
 
 
 @app.command()
@@ -33,6 +36,8 @@ def inspect(
         typer.echo(json.dumps(whole, indent=2))
         return
     _show(figures, findings, verdict)
+    if path.is_dir():
+        _show_words(path, identifiers)
 
 
 def _of_index(path: Path):  # type: ignore[no-untyped-def]
@@ -52,6 +57,28 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
         typer.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
         return None
     return Identifiers.load(places[0])
+
+
+def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None:
+    """Where codes are words: those of a few documents and of the fullest bucket, with the weight of each word."""
+    import numpy as np
+
+    places = sorted(p.parent for p in path.rglob("vocabulary.json"))
+    if not places:
+        return
+    vocabulary = json.loads((places[0] / "vocabulary.json").read_text(encoding="utf-8"))
+    weights = np.load(places[0] / "weights.npy", allow_pickle=False)[identifiers.rows]
+    starts = identifiers.buckets()
+    fullest = int(starts[np.diff(starts).argmax()]) if len(identifiers) else 0
+    spread = np.linspace(0, len(identifiers) - 1, examples).astype(int).tolist()
+    typer.echo("codes of some documents, with the weight of each word:")
+    for position in dict.fromkeys([*spread, fullest]):
+        code = identifiers.codes[position]
+        words = "-".join(vocabulary[token] for token in code)
+        each = ", ".join(f"{vocabulary[token]} {w:.1f}" for token, w in zip(code, weights[position], strict=True))
+        shared = int(np.searchsorted(starts, position, side="right"))
+        count = int(starts[shared] - starts[shared - 1])
+        typer.echo(f"  {identifiers.doc_ids[position]}  {words}  ({each})" + (f"  {count} documents" * (count > 1)))
 
 
 def _show(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-def]

@@ -104,8 +104,9 @@ class Comparison:
         return table
 
     def extras(self) -> dict[str, dict[str, str]]:
-        """column -> system -> text: times and unique codes; only columns that some report fills."""
-        columns: dict[str, dict[str, str]] = {"fit": {}, "search per query": {}, "unique codes": {}}
+        """column -> system -> text: times, unique codes, diversity of the first level; only columns that some report
+        fills."""
+        columns: dict[str, dict[str, str]] = {"fit": {}, "search per query": {}, "unique codes": {}, "diversity": {}}
         for name, report in self.reports.items():
             fit, search = report.timings.get("fit_seconds"), report.timings.get("search_seconds")
             if fit is not None:
@@ -115,6 +116,8 @@ class Comparison:
             unique = report.identifiers.get("unique_codes", report.identifiers.get("unique"))
             if unique is not None:
                 columns["unique codes"][name] = f"{unique:,}"
+            if report.identifiers.get("levels"):
+                columns["diversity"][name] = f"{report.identifiers['levels'][0]['diversity']:.2f}"
         return {column: cells for column, cells in columns.items() if cells}
 
     @property

@@ -108,6 +108,29 @@ def keyword_codes(
     return _as_codes([words + words[-1:] * (length - len(words)) for words in chosen], length)
 
 
+def corpus_vocabulary(
+    corpus: Corpus | Iterable[Document | str], tokenizer: Tokenizer | None = None, size: int | None = None
+) -> list[str]:
+    """The pieces that a corpus uses, in alphabetical order: those with a letter, and of them the `size` that occur in
+    most documents. A corpus without any has one piece that stands for nothing."""
+    spread: Counter[str] = Counter()
+    for pieces in _pieces(_texts(corpus), tokenizer, "vocabulary"):
+        spread.update({piece for piece in pieces if any(letter.isalpha() for letter in piece)})
+    used = sorted(spread, key=lambda piece: (-spread[piece], piece))[:size]
+    return sorted(used) or [NOTHING]
+
+
+class Within:
+    """A tokenizer that knows the given pieces alone; others are left out."""
+
+    def __init__(self, vocabulary: Iterable[str], tokenizer: Tokenizer | None = None) -> None:
+        self._known = frozenset(vocabulary)
+        self._cut: Any = default_tokenizer() if tokenizer is None else tokenizer
+
+    def __call__(self, text: str) -> list[str]:
+        return [piece for piece in self._cut(text) if piece in self._known]
+
+
 def bm25_weights(pieces: Sequence[str], rarity: dict[str, float], mean_length: float) -> dict[str, float]:
     """The BM25 weight of each piece of one document, in order of first place."""
     norm = K1 * (1 - B + B * len(pieces) / mean_length) if mean_length else K1

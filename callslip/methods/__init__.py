@@ -41,6 +41,7 @@ METHODS: dict[str, Method] = {
     "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix"),
     "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation, one stretch of the vector a level"),
     "genret": Method("genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents"),
+    "glen": Method("glen:GLEN", "codes of words that the model itself writes, searched exactly by one table"),
 }
 
 DEFAULT = "dsi-semantic"

@@ -48,17 +48,17 @@ class GenRetSettings(GenerativeSettings):
 
     codes: Literal["learned", "random"] = "learned"
     """Learned codes, or random ones as a control, which have the final fit only."""
-    width: int = 64
+    width: int = 32
     """Tokens per level: rows of a codebook (K)."""
     length: int | None = None
     """Levels; none is as many as leave about `leaf` documents to a code."""
-    leaf: int = 2
+    leaf: int = 5
     """Documents to aim at per code when `length` is not given."""
     collisions: Literal["bucket", "level"] = "bucket"
     """Documents that share a code: ranked in their `bucket`, or told apart by one more `level`, the place in it."""
     warmup_epochs: int = 1
     """Of each level, before its codebook is made."""
-    level_epochs: int = 4
+    level_epochs: int = 3
     """Of each level, with its codebook."""
     level_learning_rate: float = 1e-3
     """Learning rate of these two phases, which stays; `learning_rate` is that of the final fit."""
@@ -80,6 +80,10 @@ class GenRetSettings(GenerativeSettings):
     """How soft that sharing is."""
     sinkhorn_iterations: int = 100
     """Its iterations."""
+    similarity_weight: float = 200.0
+    """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
+    stop_collapsed: bool = True
+    """Whether a level that collapses ends the training; to see what comes of it, let it go on."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "codebooks"
     """With `seq2seq`: GenRet has codebooks."""
 
@@ -129,21 +133,17 @@ def straight_through(d: Tensor, codebook: Tensor, token: Tensor) -> Tensor:
 
 
 def commitment(logits: Sequence[Tensor], code: Tensor) -> Tensor:
-    """Eq. 9: the document's cross-entropy of its own tokens, summed over the levels up to T; the mean of the batch."""
+    """Eq. 9: cross-entropy of the document's own tokens, summed over the levels up to T; the mean of the batch."""
     return code_cross_entropy(logits, code)
 
 
 def retrieval(h_query: Tensor, h_doc: Tensor, logits: Sequence[Tensor], code: Tensor) -> Tensor:
-    """Eq. 10: each query's own document among those of the batch, by states of level T [B, D], and the cross-entropy
-    of its document's tokens, summed over the levels up to T; means of the batch."""
-    return ranking(h_query, h_doc) + code_cross_entropy(logits, code)
-
-
-def ranking(h_query: Tensor, h_doc: Tensor) -> Tensor:
-    """The first part of Eq. 10: softmax over the documents of the batch of q_i · d_j, target j = i."""
+    """Eq. 10: each query's own document among those of the batch, by products of states of level T [B, D], and the
+    cross-entropy of its document's tokens, summed over the levels up to T; means of the batch."""
     if h_query.shape != h_doc.shape or h_query.dim() != 2:
         raise ValueError(f"states of shapes {tuple(h_query.shape)} and {tuple(h_doc.shape)}")
-    return functional.cross_entropy(h_query @ h_doc.t(), torch.arange(len(h_query), device=h_query.device))
+    ranking = functional.cross_entropy(h_query @ h_doc.t(), torch.arange(len(h_query), device=h_query.device))
+    return ranking + code_cross_entropy(logits, code)
 
 
 # The codebooks.
@@ -194,6 +194,10 @@ class GenRet(GenerativeRetriever):
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 4, "level_epochs": 2, "decoder_width": 128},
         "paper": {"width": 512, "leaf": 1, "warmup_retrieval": False, "beam": 100, "collisions": "level"},
+        "random": {"codes": "random"},
+        "no-reconstruction": {"reconstruction_weight": 0.0, "stop_collapsed": False},
+        "no-sinkhorn": {"reassign": False, "stop_collapsed": False},
+        "no-clusters": {"initialise": "random", "stop_collapsed": False},
     }
 
     def _fit(self, corpus: Corpus) -> None:
@@ -247,7 +251,7 @@ class GenRet(GenerativeRetriever):
             # A level begins with documents of one prefix near the same tokens: it has an epoch to part them.
             last = epoch + 1 == s.level_epochs
             again = epoch > 0 and collapsed(self.log.records[-1], len(groups), s.width)  # type: ignore[union-attr]
-            if (last or again) and collapsed(found, len(groups), s.width):
+            if s.stop_collapsed and (last or again) and collapsed(found, len(groups), s.width):
                 raise collapse(found, len(groups), s.width, f"{name}, epoch {epoch + 1}")
             return found
 

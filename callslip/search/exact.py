@@ -23,24 +23,34 @@ if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
 
 
-def table_search(tables: list[Tensor], trie: Trie, n: int, live: LevelMasks | None = None) -> list[Beams]:
+def table_search(
+    tables: list[Tensor], trie: Trie, n: int, live: LevelMasks | None = None, *, leaves: np.ndarray | None = None
+) -> list[Beams]:
     """The n best codes by the sum over levels of a table's entries, exactly.
 
-    `tables[l]` is [queries, outputs of level l]; where codes may be short, the last output is END.
+    `tables[l]` is [queries, outputs of level l]; where codes may be short, the last output is END. With `leaves`, the
+    code of every leaf as [leaves, L] and none of them short, a query costs L gathers and nothing is worked out anew.
     """
     found = []
     for query in range(len(tables[0])):
         gains = [table[query].cpu().numpy() for table in tables]
-        totals = _leaf_totals(gains, trie)
+        totals = _leaf_totals(gains, trie) if leaves is None else _gathered(gains, leaves)
         if live is not None:
             totals[~live[-1]] = -np.inf
         scores, index = best_candidates(torch.from_numpy(totals), torch.arange(len(totals)), None, 1, n)
         kept = index[0][scores[0] > -torch.inf].numpy()
-        codes = trie.codes_of(kept)
+        codes = trie.codes_of(kept) if leaves is None else leaves[kept].astype(np.int64)
         ended = np.concatenate([np.zeros((len(codes), 1), bool), codes[:, :-1] < 0], axis=1)
         levels = np.stack([gain[codes[:, level]] for level, gain in enumerate(gains)], axis=1)
         found.append(Beams(kept, totals[kept], np.where(ended, 0, levels), codes))
     return found
+
+
+def _gathered(gains: list[np.ndarray], leaves: np.ndarray) -> np.ndarray:
+    totals = gains[0][leaves[:, 0]]
+    for level, gain in enumerate(gains[1:], start=1):
+        totals = totals + gain[leaves[:, level]]
+    return totals
 
 
 def _leaf_totals(gains: list[np.ndarray], trie: Trie) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from callslip.errors import BadSetting
+from callslip.identifiers.table import Identifiers
 
 NONE = -1
 """Fills the places of candidates that there are not."""
@@ -66,3 +67,54 @@ def number_texts(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
     numbers: dict[str, int] = {}
     each = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
     return list(numbers), each
+
+
+def prefix_negatives(identifiers: Identifiers, count: int, rng: np.random.Generator) -> np.ndarray:
+    """For each row `count` other rows that share the longest prefixes of its code, [N, count].
+
+    First come those of its bucket, then those that share all but the last token, and so on to those that share nothing:
+    every prefix is a slice of the sorted codes, and a longer prefix a slice inside it. Where a slice offers more than
+    are wanted, chance decides. In a table of `count` documents or fewer all others come, and then repeat; a table of
+    one document has only itself.
+    """
+    size, codes = len(identifiers), identifiers.codes
+    found = np.empty((size, count), dtype=np.int64)
+    low, high = _prefix_bounds(codes)
+    wanted = min(count, size - 1)
+    for at in range(size):
+        taken: list[np.ndarray] = []
+        missing, inside = wanted, (at, at + 1)
+        for level in range(codes.shape[1], -1, -1):
+            if missing <= 0:
+                break
+            outer = int(low[level, at]), int(high[level, at])
+            before, after = inside[0] - outer[0], outer[1] - inside[1]
+            pick = np.arange(before + after) if before + after <= missing else _some(before + after, missing, rng)
+            taken.append(np.where(pick < before, outer[0] + pick, inside[1] + pick - before))
+            missing, inside = missing - len(pick), outer
+        places = np.concatenate(taken) if taken else np.array([at])
+        found[identifiers.rows[at]] = identifiers.rows[np.resize(places, count)]
+    return found
+
+
+def _prefix_bounds(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the slice of the first l tokens of each code begins and stops, [L + 1, N] each; l = 0 is the table."""
+    size, length = codes.shape
+    low, high = (np.empty((length + 1, size), dtype=np.int64) for _ in range(2))
+    new = np.zeros(size, dtype=bool)
+    new[:1] = True
+    for level in range(length + 1):
+        if level:
+            new[1:] |= codes[1:, level - 1] != codes[:-1, level - 1]
+        starts = np.flatnonzero(new)
+        run = np.cumsum(new) - 1
+        low[level], high[level] = starts[run], np.append(starts[1:], size)[run]
+    return low, high
+
+
+def _some(among: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
+    """`wanted` different numbers below `among`."""
+    if among < 4 * wanted:
+        return rng.permutation(among)[:wanted]
+    picked = np.unique(rng.integers(0, among, 2 * wanted))  # drawing beats shuffling where there is much to draw from
+    return rng.permutation(picked)[:wanted] if len(picked) >= wanted else rng.permutation(among)[:wanted]

@@ -16,7 +16,7 @@ from callslip.identifiers import (
     title_codes,
     url_codes,
 )
-from callslip.identifiers.keywords import bm25_weights, default_tokenizer
+from callslip.identifiers.keywords import Within, bm25_weights, corpus_vocabulary, default_tokenizer
 
 words = st.sampled_from(["cell", "phase", "cycle", "of", "the", "a1", "42", "##ing", "-"])
 texts = st.lists(st.lists(words, min_size=1, max_size=12).map(" ".join), min_size=1, max_size=8)
@@ -103,3 +103,25 @@ def test_titles_and_addresses_have_something_to_fall_back_on():
         ["d2"],
         ["d3"],
     ]
+
+
+@given(texts, st.one_of(st.none(), st.integers(1, 4)))
+def test_the_vocabulary_of_a_corpus_is_what_most_documents_use(corpus, size):
+    spread = {}
+    for text in corpus:
+        for piece in set(text.split()):
+            if any(letter.isalpha() for letter in piece):
+                spread[piece] = spread.get(piece, 0) + 1
+    found = corpus_vocabulary(corpus, str.split, size)
+    if not spread:
+        assert found == ["[none]"]
+        return
+    assert found == sorted(found)
+    assert len(found) == min(size or len(spread), len(spread))
+    least = min(spread[piece] for piece in found)
+    assert all(spread[piece] <= least for piece in set(spread) - set(found))
+
+
+def test_a_tokenizer_within_a_vocabulary_leaves_other_pieces_out():
+    assert Within(["cell", "the"], str.split)("the cell of the cycle") == ["the", "cell", "the"]
+    assert Within(["cell"])("Cells and a cell") == ["cell"]

@@ -133,7 +133,6 @@ def test_fewer_documents_than_tokens_still_fill_a_codebook():
 @pytest.mark.parametrize("engine", ["torch", "auto"])
 def test_its_search_equals_brute_force(engine, index):
     """With a beam as wide as the codes."""
-    assert float(index.model.out.weight.detach().abs().max()) > 0  # the decoder has its say
     index.model.engine_name, index.model._engine = engine, None
     queries = torch.from_numpy(index.vectors[:3])
     trie = index.identifiers.trie()

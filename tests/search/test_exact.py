@@ -123,6 +123,25 @@ def test_table_search_is_the_sum_over_every_code(problem, n):
         problem.check(beams, problem.truth(query)[:n])
 
 
+@settings(max_examples=150, deadline=None)
+@given(problems(highest=16), COUNTS)
+def test_codes_laid_out_beforehand_give_the_same(problem, n):
+    whole = [code for code in problem.codes if END not in code]
+    if not whole:
+        return
+    identifiers = Identifiers([str(row) for row in range(len(whole))], np.array(whole))
+    leaves = np.unique(np.array(whole), axis=0)
+    trie = identifiers.trie()
+    live = trie.live(np.arange(len(whole)) % 2 == 0)
+    for mask in (None, live):
+        plain = table_search(problem.tables, trie, n, mask)
+        for one, other in zip(plain, table_search(problem.tables, trie, n, mask, leaves=leaves), strict=True):
+            np.testing.assert_array_equal(one.nodes, other.nodes)
+            np.testing.assert_array_equal(one.codes, other.codes)
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+            np.testing.assert_allclose(one.levels, other.levels, atol=1e-5)
+
+
 @settings(max_examples=100, deadline=None)
 @given(problems(), COUNTS, st.sampled_from([1, 2, 64]))
 def test_all_searches_agree_where_nothing_is_pruned(problem, n, chunk):

@@ -124,7 +124,7 @@ def kill_until(kills: int, fit_to_hash, tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kills"), [("toy", 12), ("dsi-semantic", 4), ("tied-atomic", 4)])
+@pytest.mark.parametrize(("name", "kills"), [("toy", 12), ("dsi-semantic", 4), ("tied-atomic", 4), ("glen", 3)])
 def test_twenty_kills_end_in_the_same_weights(name, kills, small_corpus, tmp_path):
     def fit_to_hash(checkpoints):
         if name == "toy":

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import glen as plain
 
 from callslip.errors import BadSetting
+from callslip.identifiers import Identifiers
 from callslip.training.margins import products, scores_at
-from callslip.training.negatives import NONE, Answers, draw, hard_candidates, number_texts
+from callslip.training.negatives import NONE, Answers, draw, hard_candidates, number_texts, prefix_negatives
 
 
 @st.composite
@@ -88,3 +90,33 @@ def test_products_are_those_of_pairs():
     queries, documents, rows = rng.normal(size=(5, 3)), rng.normal(size=(7, 3)), rng.integers(0, 7, (5, 2))
     truth = [[float(queries[n] @ documents[r]) for r in rows[n]] for n in range(5)]
     np.testing.assert_allclose(products(queries, documents, rows, block=2), truth, rtol=1e-5)
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda length: st.lists(st.lists(st.integers(0, 2), min_size=length, max_size=length), min_size=1, max_size=14)
+    ),
+    st.integers(1, 9),
+    st.integers(0, 9),
+)
+def test_prefix_negatives_share_the_longest_prefixes_there_are(codes, count, seed):
+    table = Identifiers([str(row) for row in range(len(codes))], codes)
+    found = prefix_negatives(table, count, np.random.default_rng(seed))
+    assert found.shape == (len(codes), count)
+    for row, others in enumerate(found.tolist()):
+        if len(codes) == 1:
+            assert set(others) == {0}
+            continue
+        wanted = min(count, len(codes) - 1)
+        assert row not in others and len(set(others)) == wanted
+        first = others[:wanted]
+        assert [plain.shared(codes[row], codes[other]) for other in first] == plain.prefix_lengths(codes, row, count)
+        assert set(others) == set(first)
+
+
+def test_prefix_negatives_are_drawn_anew_where_there_are_more_than_wanted():
+    table = Identifiers([str(row) for row in range(200)], [[row % 2, 0] for row in range(200)])
+    rng = np.random.default_rng(0)
+    drawn = {tuple(sorted(prefix_negatives(table, 4, rng)[0])) for _ in range(5)}
+    assert len(drawn) == 5
+    assert all(row % 2 == 0 for rows in drawn for row in rows)
