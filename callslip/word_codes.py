@@ -18,6 +18,7 @@ from callslip.generative import GenerativeRetriever, Inputs
 from callslip.generative_settings import GenerativeSettings
 from callslip.retriever import Found
 from callslip.settings import check_range
+from callslip.storage.rows import Parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,11 +88,19 @@ class WordCodeRetriever(GenerativeRetriever):
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         return self.coded(vectors)[0]
 
-    def _add(self, documents: list[Document]) -> None:
-        if documents:
-            super()._add(documents)
-            new = self.coded(self.vectors[-len(documents) :])
-            self.codes, self.weights = np.concatenate([self.codes, new[0]]), np.concatenate([self.weights, new[1]])
+    def _prepare(self, documents: list[Document]) -> Parts:
+        vectors = self.encode([d.content for d in documents], "encoding new documents")
+        codes, weights = self.coded(vectors)
+        return {"vectors": vectors, "codes": codes, "weights": weights}
+
+    def _extend(self, documents: list[Document], parts: Parts) -> None:
+        super()._extend(documents, parts)
+        self.codes = np.concatenate([self.codes, parts["codes"]])
+        self.weights = np.concatenate([self.weights, parts["weights"]])
+
+    def _keep(self, rows: np.ndarray) -> None:
+        super()._keep(rows)
+        self.codes, self.weights = self.codes[rows], self.weights[rows]
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         """The decoder's states of queries, [B, L, D]; their vectors, where words are fed back."""

@@ -43,7 +43,7 @@ def inspect(
 def _of_index(path: Path):  # type: ignore[no-untyped-def]
     """The codes of a saved index; None, after a word about it, if its method has no codes."""
     from callslip.identifiers.table import Identifiers
-    from callslip.storage.folder import read_manifest
+    from callslip.storage.folder import generation_name, read_manifest
 
     manifest = read_manifest(path)
     corpus = manifest.get("corpus", {})
@@ -52,7 +52,8 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
         f"fitted in {manifest.get('fit_seconds', 0):.0f} s",
         err=True,  # standard output is for the figures
     )
-    places = sorted(p.parent for p in path.rglob("codes.npy"))
+    # An earlier generation stays while somebody reads it; what came after the snapshot is not in it.
+    places = sorted(p.parent for p in (path / generation_name(manifest["generation"])).rglob("codes.npy"))
     if not places:
         typer.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
         return None
@@ -63,7 +64,10 @@ def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None
     """Where codes are words: those of a few documents and of the fullest bucket, with the weight of each word."""
     import numpy as np
 
-    places = sorted(p.parent for p in path.rglob("vocabulary.json"))
+    from callslip.storage.folder import generation_name, read_manifest
+
+    current = path / generation_name(read_manifest(path, verify=False)["generation"]) if path.is_dir() else path
+    places = sorted(p.parent for p in current.rglob("vocabulary.json"))
     if not places:
         return
     vocabulary = json.loads((places[0] / "vocabulary.json").read_text(encoding="utf-8"))
