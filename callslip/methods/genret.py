@@ -261,14 +261,13 @@ class GenRet(GenerativeRetriever):
 
     def first_codebook(self, name: str, texts: Texts, codes: np.ndarray) -> np.ndarray:
         """The centroids that a level begins with, [K, D]; a resumed fit has them already."""
-        held = self.checkpoints.recall(f"{name}: codebook") if self.checkpoints is not None else None
+        s, kept = self.settings, self.checkpoints
+        held = kept.recall(f"{name}: codebook") if kept is not None else None
         if held is not None:
             return held["codebook"]
-        made = initial_codebook(
-            self.states(texts.documents, codes), prefix_groups(codes), self.settings.width, self.settings.seed
-        )
-        if self.checkpoints is not None:
-            self.checkpoints.remember(f"{name}: codebook", codebook=made)
+        made = initial_codebook(self.states(texts.documents, codes), prefix_groups(codes), s.width, s.seed)
+        if kept is not None:
+            kept.remember(f"{name}: codebook", codebook=made)
         return made
 
     def _train(
@@ -374,12 +373,14 @@ class GenRet(GenerativeRetriever):
             yield self.model.hidden(self.batch(inputs, rows), prefix)[:, -1]
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        if self.settings.codes == "random":
+            return super().assign(documents, vectors)  # it refuses
         inputs = self.inputs([Query(d.doc_id, d.content) for d in documents], vectors)
         length = self.identifiers.length - (self.settings.collisions == "level")
         codes = np.zeros((len(documents), 0), np.int64)
         for _ in range(length):
             codes = np.concatenate([codes, self.tokens(inputs, codes)[:, None]], axis=1)
-        if self.settings.collisions == "level":
+        if length < self.identifiers.length:
             codes = np.concatenate([codes, places(codes, self.settings.width, self.identifiers)[:, None]], axis=1)
         return codes
 

@@ -12,7 +12,7 @@ from reference.search import ranked, score_every_code
 from small_t5 import save_small_t5
 
 import callslip
-from callslip.errors import BadSetting, TrainingFailed
+from callslip.errors import BadSetting, TrainingFailed, Unsupported
 from callslip.identifiers.balancing import sinkhorn
 from callslip.methods import make
 from callslip.methods.genret import (
@@ -207,6 +207,8 @@ def test_random_codes_are_the_control(small_corpus):
     index = make("genret", QUICK | {"codes": "random", "length": 2, "epochs": 1}).fit(small_corpus)
     assert {record["phase"] for record in index.log.records} == {"training the decoder"}
     assert index.identifiers.length == 2
+    with pytest.raises(Unsupported, match="cannot code documents"):
+        index.add([callslip.Document("new/1", "the violin is a music")])
 
 
 # Collisions.
