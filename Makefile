@@ -30,7 +30,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile  # two cores; a file's fixtures are made once
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
