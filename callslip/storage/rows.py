@@ -95,7 +95,7 @@ def encoded(row: NewRow) -> tuple[str, str, str, str | None, str | None, bytes |
     try:
         for text in (d.doc_id, d.title, d.text):
             text.encode("utf-8")
-        metadata = json.dumps(dict(d.metadata), ensure_ascii=False, allow_nan=False) if d.metadata else None
+        metadata = json.dumps(dict(d.metadata), ensure_ascii=False) if d.metadata else None
         (metadata or "").encode("utf-8")
     except (UnicodeEncodeError, ValueError, TypeError) as error:
         raise BadSetting(

@@ -65,3 +65,20 @@ def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "s.sqlite").write_text("hello")
     with pytest.raises(IndexCorrupt, match=r"s\.sqlite"):
         SqliteStore(tmp_path / "s.sqlite")
+
+
+def test_metadata_that_is_not_a_number_survives(tmp_path):
+    """A corpus may hold it, and a fit must not be lost because of it when the index is saved."""
+    import json
+    import math
+    import sqlite3
+
+    from callslip.corpus.documents import Document
+    from callslip.storage.rows import NewRow
+    from callslip.storage.sqlite_store import create
+
+    row = NewRow(Document("a", "text", "", {"price": math.nan, "far": math.inf}))
+    assert create(tmp_path / "store.sqlite", "i", [(row, True)]) == 1
+    (kept,) = sqlite3.connect(tmp_path / "store.sqlite").execute("SELECT metadata FROM documents").fetchone()
+    found = json.loads(kept)
+    assert math.isnan(found["price"]) and found["far"] == math.inf
