@@ -19,9 +19,9 @@ def prefix_groups(codes: np.ndarray) -> np.ndarray:
 
 def group_means(states: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """The mean of each group's states, [groups, D]; `groups` [N] numbers them from 0."""
-    sums = np.zeros((int(groups.max()) + 1, states.shape[1]))
-    np.add.at(sums, groups, states)
-    return sums / np.bincount(groups)[:, None]
+    order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
+    sums = np.add.reduceat(states[order], np.cumsum(sizes) - sizes, axis=0, dtype=np.float64)
+    return sums / sizes[:, None]
 
 
 def level_figures(groups: np.ndarray, tokens: np.ndarray, k: int) -> dict[str, Any]:
@@ -31,18 +31,22 @@ def level_figures(groups: np.ndarray, tokens: np.ndarray, k: int) -> dict[str, A
     same token, 1 where they are spread as evenly as can be. A level may use all its tokens and still tell nothing
     apart.
     """
-    pairs = np.unique(np.stack([groups, tokens]), axis=1)
     sizes = np.bincount(groups)
-    shares, weights = [], []
-    for group in np.flatnonzero(sizes > 1):
-        n = int(sizes[group])
-        shares.append((diversity(tokens[groups == group], k) - 1 / k) / (attainable_diversity(n, k) - 1 / k))
-        weights.append(n)
+    # Counted over the pairs that occur, and not prefix by prefix: the last level has as many prefixes as documents.
+    pairs, counts = np.unique(groups * k + tokens, return_counts=True)
+    owner = pairs // k
+    even = sizes / k
+    uneven = np.bincount(owner, np.abs(counts - even[owner])) + (k - np.bincount(owner)) * even
+    own = 1 - uneven / (2 * sizes)
+    several = np.flatnonzero(sizes > 1)
+    best = {int(n): attainable_diversity(int(n), k) for n in np.unique(sizes[several])}
+    reach = np.array([best[int(n)] for n in sizes[several]])
+    shares = (own[several] - 1 / k) / (reach - 1 / k)
     return {
-        "unique_codes": pairs.shape[1],
+        "unique_codes": len(pairs),
         "diversity": round(diversity(tokens, k), 4),
         "perplexity": round(perplexity(usage(tokens, k)), 2),
-        "within_prefix": round(float(np.average(shares, weights=weights)), 4) if shares else 1.0,
+        "within_prefix": round(float(np.average(shares, weights=sizes[several])), 4) if len(several) else 1.0,
     }
 
 
@@ -53,7 +57,17 @@ def places(codes: np.ndarray, width: int, taken: Identifiers | None = None) -> n
     used: dict[tuple[int, ...], int] = {}
     for row, code in enumerate(map(tuple, codes.tolist())):
         if code not in used:
-            used[code] = 0 if taken is None else len(taken.codes[taken.prefix_slice(list(code))])
+            used[code] = 0 if taken is None else next_rank(taken, np.array(code))
         found[row] = min(used[code], width - 1)
         used[code] += 1
     return found
+
+
+def next_rank(taken: Identifiers | np.ndarray, prefix: np.ndarray) -> int:
+    """The last token that the next document of a prefix gets: one more than the highest there, so that the gaps of
+    deleted documents stay gaps."""
+    if isinstance(taken, Identifiers):
+        below = taken.codes[taken.prefix_slice(prefix.tolist())]
+    else:
+        below = np.asarray(taken)[(np.asarray(taken)[:, : len(prefix)] == prefix).all(axis=1)]
+    return int(below[:, -1].max()) + 1 if len(below) else 0

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from callslip.errors import BadSetting, MissingExtra
+from callslip.identifiers.growth import next_rank
 from callslip.identifiers.table import Identifiers
 from callslip.progress import track
 
@@ -152,7 +153,7 @@ class HierarchicalKMeans:
             nodes = self._descend(level, nodes, codes[:, level])
         if self.leaf == "rank":
             for group in _groups(nodes):
-                start = self.ranks[nodes[group[0]]] if taken is None else _next_rank(taken, codes[group[0], :-1])
+                start = self.ranks[nodes[group[0]]] if taken is None else next_rank(taken, codes[group[0], :-1])
                 codes[group, -1] = start + np.arange(len(group))
         return codes
 
@@ -181,14 +182,6 @@ def _groups(nodes: np.ndarray) -> Iterator[np.ndarray]:
         return
     order = np.argsort(nodes, kind="stable")
     yield from np.split(order, np.flatnonzero(np.diff(nodes[order])) + 1)
-
-
-def _next_rank(taken: Identifiers | np.ndarray, prefix: np.ndarray) -> int:
-    if isinstance(taken, Identifiers):
-        below = taken.codes[taken.prefix_slice(prefix.tolist())]
-    else:
-        below = np.asarray(taken)[(np.asarray(taken)[:, : len(prefix)] == prefix).all(axis=1)]
-    return int(below[:, -1].max()) + 1 if len(below) else 0
 
 
 def constrained_kmeans(

@@ -89,16 +89,8 @@ class GenRetSettings(GenerativeSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(
-            self,
-            width=2,
-            leaf=1,
-            warmup_epochs=0,
-            level_epochs=1,
-            level_steps=0,
-            level_learning_rate=0,
-            sinkhorn_iterations=1,
-        )
+        check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, level_learning_rate=0)
+        check_range(self, sinkhorn_iterations=1)
         check_range(self, reconstruction_weight=0, commitment_weight=0, retrieval_weight=0)
         if self.length is not None:
             check_range(self, length=1)
@@ -239,7 +231,8 @@ class GenRet(GenerativeRetriever):
         """The next token of every document, [N], given the earlier ones, [N, T - 1]."""
         s, level, groups = self.settings, codes.shape[1], prefix_groups(codes)
         name = f"level {level + 1}"
-        if s.warmup_epochs:
+        earlier = level > 0 and s.commitment_weight > 0
+        if s.warmup_epochs and (s.reconstruction_weight or earlier or (s.warmup_retrieval and s.retrieval_weight)):
             self._train(f"{name}: warm-up", texts, codes, self.warmup_terms, s.warmup_epochs)
         codebook = self.codebook(level)
         if s.initialise == "clusters":

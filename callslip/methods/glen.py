@@ -285,7 +285,7 @@ class GLEN(WordCodeRetriever):
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             code = keyword[examples.row[chosen]].to(self._device)
             query, document = (
-                self._noisy(vectors)
+                self.noisy(self.batch(vectors))
                 for vectors in (examples.vectors[examples.text[chosen]], self.vectors[examples.row[chosen]])
             )
             return {
@@ -313,8 +313,8 @@ class GLEN(WordCodeRetriever):
             text, row = examples.text[chosen], examples.row[chosen]
             distinct, place = np.unique(np.concatenate([row, current.negatives[row].ravel()]), return_inverse=True)
             positives = torch.from_numpy(examples.answers.among(text, distinct)).to(self._device)
-            query, docs = self._noisy(examples.vectors[text]), self._given(self.vectors[distinct])
-            words = None if s.support is None else self._given(current.words[distinct].astype(np.int64))
+            query, docs = self.noisy(self.batch(examples.vectors[text])), self.batch(self.vectors[distinct])
+            words = None if s.support is None else self.batch(current.words[distinct].astype(np.int64))
             own = torch.from_numpy(place[: len(row)])
             return self.ranking_terms(query, docs, own, positives, words, current.temperature)
 
@@ -374,10 +374,3 @@ class GLEN(WordCodeRetriever):
     @property
     def _device(self) -> torch.device:
         return self.model.embeddings.device
-
-    def _given(self, vectors: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(vectors)).to(self._device)
-
-    def _noisy(self, vectors: np.ndarray) -> Tensor:
-        given = self._given(vectors)
-        return given + self.settings.noise * torch.randn_like(given) / given.shape[1] ** 0.5

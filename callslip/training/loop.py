@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from callslip import progress
-from callslip.errors import TrainingFailed
+from callslip.errors import BadSetting, TrainingFailed
 from callslip.training.course import Course
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ def _step(
     clip: float,
 ) -> bool:
     """Move the weights down the gradient of the summed terms; False, and no move, if anything is not finite."""
+    if not terms:
+        raise BadSetting("every term of the training was left out", "Give one of its weights more than 0.")
     loss = torch.stack(list(terms.values())).sum()
     optimizer.zero_grad(set_to_none=True)
     if not torch.isfinite(loss):

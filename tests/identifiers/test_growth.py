@@ -41,6 +41,11 @@ def test_figures_equal_plain_counting(codes, k):
     )
 
 
+def test_many_prefixes_of_few_documents_are_counted_at_once():
+    groups, tokens = np.arange(200_000) // 2, np.tile([0, 1], 100_000)
+    assert level_figures(groups, tokens, 512)["within_prefix"] == 1.0
+
+
 def test_a_level_may_use_every_token_and_tell_nothing_apart():
     groups = np.repeat(np.arange(4), 5)
     found = level_figures(groups, groups.copy(), 4)
@@ -64,6 +69,12 @@ def test_places_number_a_bucket_on_from_what_is_taken(first, more):
         added = np.concatenate([new, places(new, 99, table)[:, None]], axis=1)
         both = np.concatenate([whole, added])
         assert len({tuple(code) for code in both.tolist()}) == len(both)
+
+
+def test_a_place_that_became_free_is_not_given_again_below_one_that_is_taken():
+    """Two of three documents of a bucket are gone: the one that stays has the last place, and the next comes after."""
+    left = Identifiers(["c"], np.array([[5, 2]]))
+    assert places(np.array([[5], [5]]), 9, left).tolist() == [3, 4]
 
 
 def test_the_last_place_holds_all_further_documents():

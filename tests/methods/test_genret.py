@@ -166,6 +166,16 @@ def test_a_part_that_is_left_out_has_no_term(small_corpus):
         assert {"reconstruction", "commitment", "retrieval"} - set(record) == {name}
 
 
+def test_a_warm_up_with_nothing_to_learn_is_left_out(small_corpus):
+    values = {"reconstruction_weight": 0, "warmup_retrieval": False, "epochs": 1, "level_epochs": 1, "length": 2}
+    log = make("genret", QUICK | values | {"stop_collapsed": False}).fit(small_corpus).log
+    phases = list(dict.fromkeys(record["phase"] for record in log.records))
+    assert phases == ["level 1", "level 2: warm-up", "level 2", "training the decoder"]
+    none = {f"{name}_weight": 0 for name in ("reconstruction", "commitment", "retrieval")}
+    with pytest.raises(BadSetting, match="every term"):
+        make("genret", QUICK | none).fit(small_corpus)
+
+
 def test_codes_of_a_level_are_what_the_model_writes_for_the_document(small_corpus):
     """The codes are the tokeniser's own: with no final fit, coding the corpus again gives them."""
     index = make("genret", QUICK | {"epochs": 0}).fit(small_corpus)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from callslip.errors import TrainingFailed
+from callslip.errors import BadSetting, TrainingFailed
 from callslip.training import batches
 from callslip.training.loop import schedule, train
 
@@ -135,3 +135,8 @@ def test_what_is_watched_is_in_the_log():
     _, log = fit_line(epochs=3, after_epoch=lambda epoch: {"watched": epoch * 0.5, "codes": 7})
     assert [record["watched"] for record in log.records] == [0.0, 0.5, 1.0]
     assert all(record["codes"] == 7 for record in log.records)
+
+
+def test_an_objective_without_terms_is_a_mistake_of_the_settings():
+    with pytest.raises(BadSetting, match="every term of the training was left out"):
+        fit_line(lambda model, plain: lambda rows, progress: {})
