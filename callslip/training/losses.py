@@ -26,3 +26,19 @@ def code_cross_entropy(logits: Sequence[Tensor], code: Tensor) -> Tensor:
         total = total + functional.cross_entropy(scores, target, reduction="none") * open_
         open_ = open_ & (token >= 0)
     return total.mean()
+
+
+def sampled_softmax(positive: Tensor, negative: Tensor, same: Tensor | None = None) -> Tensor:
+    """Cross-entropy of the right item among itself and its negatives, mean over the batch (Covington et al., 2016).
+
+    `positive` [B] and `negative` [B, M] are scores; `same` [B, M] marks negatives that are the right item after all,
+    which then count nothing. With uniform negatives no correction for how they were drawn is due.
+    """
+    if positive.dim() != 1 or negative.dim() != 2 or len(negative) != len(positive):
+        raise ValueError(f"scores of shapes {tuple(positive.shape)} and {tuple(negative.shape)}")
+    if same is not None:
+        if same.shape != negative.shape:
+            raise ValueError(f"a mask of shape {tuple(same.shape)} for scores of shape {tuple(negative.shape)}")
+        negative = negative.masked_fill(same, -torch.inf)
+    scores = torch.cat([positive.unsqueeze(1), negative], dim=1)
+    return (scores.logsumexp(dim=1) - positive).mean()
