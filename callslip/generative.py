@@ -136,7 +136,14 @@ class GenerativeRetriever(WriterRetriever):
             device=s.device,
         )
 
-    def train_model(self, examples: Inputs, codes: np.ndarray, documents: np.ndarray | None = None) -> None:
+    def train_model(
+        self,
+        examples: Inputs,
+        codes: np.ndarray,
+        documents: np.ndarray | None = None,
+        *,
+        phase: str = "training the decoder",
+    ) -> None:
         """Stage two: teach the model to write each example's code; and, of histories, which of all documents is meant:
         `documents` are their rows."""
         import torch
@@ -173,7 +180,7 @@ class GenerativeRetriever(WriterRetriever):
             steps_per_epoch=batches.steps(len(examples), s.batch_size),
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
-            phase="training the decoder",
+            phase=phase,
             log=self.log,
             share=self.learning_share,
             checkpoints=self.checkpoints,
