@@ -69,18 +69,26 @@ class TIGER(GenerativeRetriever):
         return maker
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
-        return self._told_apart(super().make_codes(corpus))
+        codes = super().make_codes(corpus)
+        if self.settings.collisions == "bucket":
+            return codes
+        return np.concatenate([codes, places(codes, self.settings.width)[:, None].astype(codes.dtype)], axis=1)
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        return self._told_apart(super().assign(documents, vectors), new=True)
-
-    def _told_apart(self, codes: np.ndarray, new: bool = False) -> np.ndarray:
-        s = self.settings
-        if s.collisions == "bucket":
+        """New items share the whole code of the nearest item with their tokens: the model has written no other place."""
+        codes = super().assign(documents, vectors)
+        if self.settings.collisions == "bucket":
             return codes
-        place = places(codes, s.width, self.identifiers if new else None)
-        return np.concatenate([codes, place[:, None].astype(codes.dtype)], axis=1)
+        place = [self._place(code, vector) for code, vector in zip(codes, vectors, strict=True)]
+        return np.concatenate([codes, np.array(place, codes.dtype).reshape(-1, 1)], axis=1)
+
+    def _place(self, code: np.ndarray, vector: np.ndarray) -> int:
+        same = self.identifiers.prefix_slice(code.tolist())
+        rows = self.identifiers.rows[same]
+        if not len(rows):
+            return 0
+        return int(self.identifiers.codes[same][int(np.argmax(self.vectors[rows] @ vector)), -1])
 
     def new_model(self, widths: Sequence[int], with_end: bool = False) -> Any:
-        """A writer of all tokens that there may ever be: a new item may take one that nobody has yet."""
+        """A writer of all tokens that there may ever be: the RQ-VAE may give a new item one that nobody has yet."""
         return super().new_model([self.settings.width] * len(widths), with_end)
