@@ -58,9 +58,7 @@ def main() -> None:
     parser.add_argument("--task", choices=("sequential", "general"), default="sequential")
     parser.add_argument("--systems", default=";".join(SYSTEMS), help="names, separated by semicolons")
     parser.add_argument("--split", default="test")
-    parser.add_argument(
-        "--users", type=int, help="so many users of the split, drawn at random"
-    )
+    parser.add_argument("--users", type=int, help="so many users of the split, drawn at random")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="")
     parser.add_argument("--ape", action="store_true", help="measure codes instead of systems")
@@ -127,7 +125,7 @@ def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, in
     for start in track(range(0, len(asked), BATCH), "searching"):
         some = asked[start : start + BATCH]
         depth = DEPTH + max(len(set(query.history)) for query in some)
-        for query, hits in zip(some, index.search_batch(some, depth), strict=True):
+        for query, hits in zip(some, index.search_batch(some, depth, texts=False), strict=True):
             ranked, had = [(hit.doc_id, hit.score) for hit in hits], set(query.history)
             keep[query.query_id] = ranked[:DEPTH]
             exclude[query.query_id] = [one for one in ranked if one[0] not in had][:DEPTH]

@@ -75,7 +75,7 @@ class TIGER(GenerativeRetriever):
         return np.concatenate([codes, places(codes, self.settings.width)[:, None].astype(codes.dtype)], axis=1)
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        """New items share the whole code of the nearest item with their tokens: the model has written no other place."""
+        """New items share the whole code of the nearest item with their tokens: the model wrote no other place."""
         codes = super().assign(documents, vectors)
         if self.settings.collisions == "bucket":
             return codes
