@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
+from callslip.generative import GenerativeRetriever, GenerativeSettings
 from callslip.identifiers.growth import places
 from callslip.identifiers.rqvae import RQVAE
 from callslip.settings import check_range
@@ -43,15 +43,6 @@ class TIGERSettings(GenerativeSettings):
         check_range(self, width=1, length=1, rqvae_epochs=1, rqvae_latent=1)
 
 
-class FittedRQVAE(RQVAE):
-    """An RQ-VAE that knows how long to train."""
-
-    epochs = 50
-
-    def fit(self, vectors: np.ndarray, **options: Any) -> np.ndarray:
-        return super().fit(vectors, **({"epochs": self.epochs} | options))
-
-
 class TIGER(GenerativeRetriever):
     """RQ-VAE codes, and a history that writes them."""
 
@@ -62,14 +53,13 @@ class TIGER(GenerativeRetriever):
         "paper": {"ranker_weight": 0.0},
     }
 
-    def code_maker(self, documents: int) -> CodeMaker:
+    def code_maker(self, documents: int) -> RQVAE:
         s = self.settings
-        maker = FittedRQVAE(s.length, s.width, self.vectors.shape[1], latent=s.rqvae_latent, seed=s.seed)
-        maker.epochs = s.rqvae_epochs
-        return maker
+        return RQVAE(s.length, s.width, self.vectors.shape[1], latent=s.rqvae_latent, seed=s.seed)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
-        codes = super().make_codes(corpus)
+        self.maker = maker = self.code_maker(len(corpus))
+        codes = maker.fit(self.vectors, epochs=self.settings.rqvae_epochs)
         if self.settings.collisions == "bucket":
             return codes
         return np.concatenate([codes, places(codes, self.settings.width)[:, None].astype(codes.dtype)], axis=1)
