@@ -75,6 +75,7 @@ class Retriever(Living):
         began = time.perf_counter()
         self._home = None  # an earlier index in a folder stays as it is
         self._remember(stored.MemoryDocuments(corpus.documents))
+        self._trained = len(corpus)
         self.corpus_fingerprint = corpus.fingerprint()
         self.checkpoints = checkpoints
         if checkpoints is not None:
