@@ -98,7 +98,7 @@ class ASISettings(GenerativeSettings):
     """Peak learning rate of the indexer."""
     head_learning_rate: float = 1e-4
     """Peak learning rate of what makes the encoder's vector the indexer's; `learning_rate` is the decoder's."""
-    batch_size: int = 512
+    batch_size: int = 256
     """Pairs of a query and its document per step: the others of a batch are its negatives."""
     decoding: Literal["beam", "exact", "free"] = "beam"
     """`beam` writes codes of the corpus only. `free` is the paper's: any code may be written, and what no document has
