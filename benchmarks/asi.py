@@ -3,8 +3,8 @@
     python benchmarks/asi.py scifact nfcorpus --parts main,variants,new --set decoder_width=128 --set epochs=3
 
 `main` fits asi and asi++ with each seed; `variants` fits asi++ with the other indexers, without each criterion, and
-with the density criterion as printed; `new` leaves a fifth of the documents out, adds them after training, and evaluates
-queries by what their documents are to the model. Results go to results/asi-SET.json after every fit.
+with the density criterion as printed; `new` leaves a fifth of the documents out, adds them after training, and
+evaluates queries by what their documents are to the model. Results go to results/asi-SET.json after every fit.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ class ASISettings(GenerativeSettings):
     """Peak learning rate of what makes the encoder's vector the indexer's; `learning_rate` is the decoder's."""
     batch_size: int = 256
     """Pairs of a query and its document per step: the others of a batch are its negatives."""
-    decoding: Literal["beam", "exact", "free"] = "beam"
+    decoding: Literal["beam", "exact", "free"] = "beam"  # type: ignore[assignment]
     """`beam` writes codes of the corpus only. `free` is the paper's: any code may be written, and what no document has
     is dropped. `exact` is the best codes of all."""
 
@@ -269,7 +269,7 @@ class ASI(GenerativeRetriever):
     def indexed(self) -> IndexedWriter:
         """The model without an encoder before it."""
         model: Any = self.model
-        return model.writer if isinstance(model, TunedWriter) else model
+        return cast(IndexedWriter, model.writer if isinstance(model, TunedWriter) else model)
 
     def read(self, batch: Any) -> Tensor:
         """A batch as the vectors that the indexed writer reads."""
