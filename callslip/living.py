@@ -74,6 +74,7 @@ class Living:
         self._masks: Masks | None = None
         self._home: Home | None = None
         self._seen, self._looked = 0, 0.0
+        self._trained = 0
         self._gate = Gate()
         self.users = Users()
 
@@ -280,6 +281,26 @@ class Living:
         from callslip.storage.drift import measure
 
         return measure(self._lives())
+
+    def novelty(self, doc_ids: Iterable[str] | None = None) -> dict[str, str]:
+        """What each document is to the model: `existing` (trained on), `new content` (added, with a code that a trained
+        document had) or `new semantic` (added, with a code that none had). Empty for a method without codes."""
+        from callslip.storage.drift import novelty
+
+        if self._home is not None:
+            rows = ((r.document.doc_id, r.code, r.added == 1, r.deleted is None) for r in self._home.store.rows())
+            kinds = novelty(rows)
+        else:
+            codes, alive = self._codes(), self._alive
+            names = enumerate(self._fitted().doc_ids())
+            kinds = novelty((name, _without_end(codes, n), n < self._trained, bool(alive[n])) for n, name in names)
+        if doc_ids is None:
+            return kinds
+        known = self.row_of()
+        for doc_id in (wanted := list(doc_ids)):
+            if doc_id not in known:
+                raise missing(doc_id)
+        return {doc_id: kinds[doc_id] for doc_id in wanted if doc_id in kinds}
 
     def close(self) -> None:
         """Let go of the folder. The index goes on in memory only if it is loaded again."""

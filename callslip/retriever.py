@@ -80,6 +80,7 @@ class Retriever(Living):
         began = time.perf_counter()
         self._home = None  # an earlier index in a folder stays as it is
         self._remember(stored.MemoryDocuments(corpus.documents))
+        self._trained = len(corpus)
         self.corpus_fingerprint = corpus.fingerprint()
         self.users = Users.of(corpus)
         self.checkpoints = checkpoints

@@ -20,6 +20,11 @@ def inspect(
         Path, typer.Argument(metavar="DIR|CODES", help="A saved index, or codes as .npy, .json, .jsonl, .csv or .tsv.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="12-7", help="Show the tree of codes below this prefix.")
+    ] = "",
+    depth: Annotated[int, typer.Option("--depth", min=0, help="Levels of the tree that are shown; 0 for none.")] = 2,
+    branches: Annotated[int, typer.Option("--branches", min=1, help="Branches of each node that are shown.")] = 4,
 ) -> None:
     """Examine an index's codes: a verdict, the figures behind it, what is wrong and the remedy."""
     from callslip.identifiers import doctor, quality
@@ -36,8 +41,11 @@ def inspect(
         typer.echo(json.dumps(whole, indent=2))
         return
     _show(figures, findings, verdict)
+    _show_use(figures)
     if path.is_dir():
         _show_words(path, identifiers)
+        if depth:
+            _show_tree(path, identifiers, prefix, depth, branches)
 
 
 def _of_index(path: Path):  # type: ignore[no-untyped-def]
@@ -58,6 +66,68 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
         typer.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
         return None
     return Identifiers.load(places[0])
+
+
+def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]
+    """How full buckets are: codes, and documents in them, by the number of documents that share a code."""
+    sizes: dict[int, tuple[int, int]] = {}
+    for size, codes in figures.bucket_histogram.items():
+        power = size.bit_length() - 1
+        held = sizes.get(power, (0, 0))
+        sizes[power] = held[0] + codes, held[1] + codes * size
+    most = max(documents for _, documents in sizes.values())
+    typer.echo("documents that share a code, and how many codes and documents that is:")
+    for power, (codes, documents) in sorted(sizes.items()):
+        low, high = 2**power, 2 ** (power + 1) - 1
+        name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
+        bar = "█" * max(1, round(wide * documents / most))
+        typer.echo(f"  {name:>13}  {bar:<{wide}}  {codes:,} codes, {documents:,} documents")
+
+
+def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, branches: int) -> None:
+    """The tree of codes, its fullest branches first, with the words that set a node's documents apart."""
+    from callslip.errors import BadSetting
+    from callslip.identifiers.prefix_words import commonest_words, document_frequencies
+    from callslip.identifiers.table import code_to_text, text_to_code
+    from callslip.storage.documents import StoredDocuments
+    from callslip.storage.home import Home
+
+    home = Home.open(path, verify=False)
+    documents, trie = StoredDocuments(home.store, home.sequence), identifiers.trie()
+    start = text_to_code(prefix)
+    if len(start) > identifiers.length or trie.node_of(start) < 0:
+        raise BadSetting(f"no code begins with {prefix!r}", "Give tokens that are shown by `callslip inspect DIR`.")
+
+    def texts(positions: slice, most: int) -> list[str]:
+        step = max(1, (positions.stop - positions.start) // most)
+        gone = set(home.store.deleted())
+        rows = [int(row) for row in identifiers.rows[positions][::step] if int(home.sequence[row]) not in gone]
+        return [document.content for document in documents.rows(rows)]
+
+    background = document_frequencies(texts(slice(0, len(identifiers)), 2000))
+    typer.echo("the tree of codes, its fullest branches with the words that set them apart:")
+
+    def show(level: int, node: int, code: tuple[int, ...], deep: int) -> None:
+        inside = trie.children_of(level, node)
+        children = []
+        for child in range(inside.start, inside.stop):
+            held = trie.documents_of(level + 1, child)
+            children.append((held.stop - held.start, child, held))
+        children.sort(key=lambda one: (-one[0], one[1]))
+        for count, child, held in children[:branches]:
+            token = int(trie.tokens[level + 1][child])
+            if token < 0:
+                continue
+            longer = (*code, token)
+            words = ", ".join(commonest_words(texts(held, 200), background, 5))
+            typer.echo(f"  {'  ' * deep}{code_to_text(longer)}  {count:,} documents: {words}")
+            if deep + 1 < depth:
+                show(level + 1, child, longer, deep + 1)
+        if len(children) > branches:
+            typer.echo(f"  {'  ' * deep}… and {len(children) - branches:,} more")
+
+    show(len(start) - 1, trie.node_of(start), start, 0)
+    home.close()
 
 
 def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None:

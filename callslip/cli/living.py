@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,11 @@ DocumentsArgument = Annotated[
     str, typer.Argument(metavar="DOCUMENTS", help="Documents in any format that `fit` reads, e.g. docs.jsonl.")
 ]
 
+EachOption = Annotated[
+    bool,
+    typer.Option("--each", help="Print each document's id and what it is to the model: new content or new semantic."),
+]
+
 
 @app.command()
 def add(
@@ -27,9 +33,10 @@ def add(
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
+    each: EachOption = False,
 ) -> None:
     """Add documents to an index without training: they are found, and durable, when this returns."""
-    _take(index, documents, format, column, skip_bad, replace=False)
+    _take(index, documents, format, column, skip_bad, each, replace=False)
 
 
 @app.command()
@@ -39,13 +46,14 @@ def update(
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
+    each: EachOption = False,
 ) -> None:
     """Put documents in the place of those of the same doc_id; others are added."""
-    _take(index, documents, format, column, skip_bad, replace=True)
+    _take(index, documents, format, column, skip_bad, each, replace=True)
 
 
 def _take(
-    path: Path, documents: str, format: str | None, column: list[str] | None, skip_bad: bool, replace: bool
+    path: Path, documents: str, format: str | None, column: list[str] | None, skip_bad: bool, each: bool, replace: bool
 ) -> None:
     corpus = options.read_corpus(documents, format, None, None, None, column, skip_bad)
     index = options.open_index(path, None)
@@ -62,6 +70,13 @@ def _take(
     options.say(f"{verb} {done:,} documents; {path} has {len(index):,}")
     for line in index.drift().lines():
         options.say(f"  {line}")
+    kinds = index.novelty(document.doc_id for document in corpus)
+    if each:
+        for doc_id, kind in kinds.items():
+            typer.echo(f"{doc_id}\t{kind}")
+    elif kinds:
+        counts = Counter(kinds.values())
+        options.say("  of these: " + ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts)))
     index.close()
 
 

@@ -11,6 +11,9 @@ from callslip.errors import BadSetting
 if TYPE_CHECKING:
     import torch
 
+LOGARITHMIC = 5
+"""Iterations on logarithms before those on the plan itself."""
+
 
 def sinkhorn(scores: torch.Tensor, epsilon: float = 1.0, iterations: int = 100) -> torch.Tensor:
     """Diag(u) exp(S / epsilon) Diag(v): rows sum to 1 and columns to B / K, [B, K] in float64.
@@ -31,6 +34,32 @@ def sinkhorn(scores: torch.Tensor, epsilon: float = 1.0, iterations: int = 100) 
         log_plan = log_plan - torch.logsumexp(log_plan, dim=0, keepdim=True)
         log_plan = log_plan - torch.logsumexp(log_plan, dim=1, keepdim=True)
     return log_plan.exp()
+
+
+def column_potentials(scores: torch.Tensor, iterations: int = 100) -> torch.Tensor:
+    """What Sinkhorn's iterations add to each token's score, [K] in float64: softmax over the rows of `scores` plus
+    this is `sinkhorn(scores)`, at the price of products of a matrix with vectors.
+
+    A few iterations on logarithms bring the potentials near; the plan that they give has rows of 1 and columns not
+    far from it, so the others can work on the plan itself without over- or underflow.
+    """
+    import torch
+
+    scores = scores.double()
+    share = -torch.logsumexp(scores, dim=0)
+    early = min(iterations, LOGARITHMIC)
+    for _ in range(early - 1):
+        rows = torch.logsumexp(scores + share, dim=1, keepdim=True)
+        share = -torch.logsumexp(scores - rows, dim=0)
+    rest = iterations - early
+    if rest > 0:
+        plan = (scores + share).softmax(dim=1)
+        v = torch.ones_like(share)
+        for _ in range(rest):
+            u = 1 / (plan @ v).clamp_min(1e-300)
+            v = 1 / (plan.t() @ u).clamp_min(1e-300)
+        share = share + v.log()
+    return share
 
 
 def balanced_assignment(p: Any, capacity: int | None = None) -> np.ndarray:

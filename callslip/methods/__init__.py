@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ METHODS: dict[str, Method] = {
     "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix"),
     "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation, one stretch of the vector a level"),
     "genret": Method("genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents"),
+    "asi": Method("asi:ASI", "codes and the decoder that writes them learned at once", {"criteria_weight": 0.0}),
+    "asi++": Method("asi:ASI", "the same, with criteria that spread the codes evenly"),
     "glen": Method("glen:GLEN", "codes of words that the model itself writes, searched exactly by one table"),
     "popularity": Method("popularity:Popularity", "logs: what most users had, the same for everybody"),
     "item-knn": Method("item_knn:ItemKNN", "logs: items that the same users had, nothing trained"),
@@ -54,8 +57,8 @@ DEFAULT = "dsi-semantic"
 
 def find(name: str) -> Method:
     """The method of that name; `a+b` is the hybrid of a and b."""
-    if "+" in name:
-        parts = tuple(part.strip() for part in name.split("+"))
+    if "+" in name and name not in METHODS:
+        parts = tuple(part.strip() for part in re.split(r"(?<!\+)\+(?!\+)", name))  # asi++ is one name
         for part in parts:
             if part not in METHODS:
                 raise UnknownName("method", part, METHODS)

@@ -33,6 +33,7 @@ from callslip.settings import check_range
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
+from callslip.training.texts import Texts
 
 BLOCK = 2048
 """Texts that are read at once where no gradient is wanted."""
@@ -157,25 +158,6 @@ def initial_codebook(states: np.ndarray, groups: np.ndarray, k: int, seed: int =
 
 
 # The method.
-
-
-@dataclass
-class Texts:
-    """What is trained on: documents and queries as the model reads them, and which queries are each document's."""
-
-    documents: Inputs
-    queries: Inputs
-    of: list[np.ndarray]
-
-    @classmethod
-    def of_documents(cls, documents: Inputs, queries: Inputs, rows: np.ndarray) -> Texts:
-        """`rows` says which document each query belongs to."""
-        sizes = np.bincount(rows, minlength=len(documents))
-        return cls(documents, queries, np.split(np.argsort(rows, kind="stable"), np.cumsum(sizes)[:-1]))
-
-    def rounds(self, least: int) -> int:
-        """How often each document comes in an epoch: as often as it has texts, on average, and no less than `least`."""
-        return max(1, least, round(len(self.queries) / len(self.of)))
 
 
 class GenRet(GenerativeRetriever):

@@ -6,7 +6,7 @@ A document counts as new if it was added after the fit, however many snapshots w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +67,17 @@ class Drift:
             said.append(f"documents per code: {self.bucket_trained:.2f} as trained, {self.bucket_now:.2f} now")
         advice = "fit again: " + "; ".join(self.reasons) if self.reasons else "no need to fit again"
         return [*said, advice]
+
+
+def novelty(rows: Iterable[tuple[str, tuple[int, ...] | None, bool, bool]]) -> dict[str, str]:
+    """doc_id -> `existing`, `new content` or `new semantic`, of rows (doc_id, code, trained on, still there)."""
+    all_rows = [row for row in rows if row[1] is not None]
+    learned = {code for _, code, trained, _ in all_rows if trained}
+    return {
+        doc_id: "existing" if trained else "new content" if code in learned else "new semantic"
+        for doc_id, code, trained, alive in all_rows
+        if alive
+    }
 
 
 def measure(home: Home) -> Drift:

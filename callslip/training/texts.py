@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
+
+Inputs = np.ndarray | list[list[int]]
+"""Texts as a model reads them: vectors [n, dim], or token ids of each."""
 
 
 def training_pairs(
@@ -32,3 +38,22 @@ def training_pairs(
     if repeat is None:
         repeat = max(1, round(len(pairs) / 3 / max(1, len(asked))))
     return pairs + asked * repeat
+
+
+@dataclass
+class Texts:
+    """What is trained on: documents and queries as the model reads them, and which queries are each document's."""
+
+    documents: Inputs
+    queries: Inputs
+    of: list[np.ndarray]
+
+    @classmethod
+    def of_documents(cls, documents: Inputs, queries: Inputs, rows: np.ndarray) -> Texts:
+        """`rows` says which document each query belongs to."""
+        sizes = np.bincount(rows, minlength=len(documents))
+        return cls(documents, queries, np.split(np.argsort(rows, kind="stable"), np.cumsum(sizes)[:-1]))
+
+    def rounds(self, least: int) -> int:
+        """How often each document comes in an epoch: as often as it has texts, on average, and no less than `least`."""
+        return max(1, least, round(len(self.queries) / len(self.of)))

@@ -141,6 +141,20 @@ def test_inspect_is_the_doctor(index, tmp_path):
     assert "remedy" in ill.stdout
 
 
+def test_inspect_shows_how_full_buckets_are_and_the_tree_with_its_words(index):
+    said = run("inspect", index).stdout
+    assert "documents that share a code" in said and "the tree of codes" in said
+    tree = said[said.index("the tree of codes") :]
+    first = next(line for line in tree.splitlines() if "documents: " in line)
+    token = first.split()[0]
+    below = run("inspect", index, "--prefix", token, "--depth", "1").stdout
+    below = below[below.index("the tree of codes") :]
+    assert all(line.split()[0].startswith(f"{token}-") for line in below.splitlines() if "documents: " in line)
+    assert "the tree of codes" not in run("inspect", index, "--depth", "0").stdout
+    wrong = run("inspect", index, "--prefix", "999")
+    assert wrong.exit_code != 0 and "no code begins with '999'" in str(wrong.exception)
+
+
 def test_inspect_an_index_without_codes(data, tmp_path):
     assert process("fit", data, "--method", "bm25", "--out", tmp_path / "b").returncode == 0
     assert "no codes" in run("inspect", tmp_path / "b").stdout

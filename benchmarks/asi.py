@@ -1,0 +1,147 @@
+"""ASI and ASI++ on BEIR sets: codes and figures over seeds, indexers, criteria left out, new documents.
+
+    python benchmarks/asi.py scifact nfcorpus --parts main,variants,new --set decoder_width=128 --set epochs=3
+
+`main` fits asi and asi++ with each seed; `variants` fits asi++ with the other indexers, without each criterion, and
+with the density criterion as printed; `new` leaves a fifth of the documents out, adds them after training, and
+evaluates queries by what their documents are to the model. Results go to results/asi-SET.json after every fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import callslip
+from callslip.corpus.documents import Corpus
+from callslip.evaluation.shared_codes import bucket_figures, group_by_code
+from callslip.identifiers import quality
+from callslip.methods import make
+from callslip.search.buckets import candidates
+from callslip.settings import parse_assignments
+
+RESULTS = Path(__file__).parent / "results"
+MEASURES = ["nDCG@10", "R@1", "R@10", "R@100"]
+KINDS = ("ranked", "optimistic", "expected")
+VARIANTS = ("pq", "rq", "no-density", "no-bottleneck", "no-information", "density-as-printed", "random")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--parts", default="main,variants,new")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--set", action="append", default=[], dest="assignments")
+    parser.add_argument("--tag", default="")
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
+    settings = parse_assignments(arguments.assignments)
+    parts = arguments.parts.split(",")
+    for name in arguments.sets:
+        corpus = callslip.load_corpus(data / name)
+        path = RESULTS / f"asi-{name}{arguments.tag}.json"
+        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        result |= {"corpus": corpus.fingerprint(), "settings": arguments.assignments, "split": arguments.split}
+        todo: list[tuple[str, str, str | None, int]] = []
+        if "main" in parts:
+            for seed in map(int, arguments.seeds.split(",")):
+                todo += [(f"{method}, seed {seed}", method, None, seed) for method in ("asi", "asi++")]
+        if "variants" in parts:
+            todo += [(f"asi++, {one}", "asi++", one, 0) for one in arguments.variants.split(",")]
+        for label, method, preset, seed in todo:
+            index = make(method, settings | {"seed": seed}, preset=preset).fit(corpus)
+            result.setdefault("systems", {})[label] = figures(index, corpus, arguments.split)
+            write(path, result, label)
+        if "new" in parts:
+            for method in ("asi", "asi++"):
+                result.setdefault("new", {})[method] = new_documents(corpus, method, settings, arguments.split)
+                write(path, result, f"new documents, {method}")
+
+
+def write(path: Path, result: dict[str, Any], label: str) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(path.name, label, flush=True)
+
+
+def figures(index: Any, corpus: Corpus, split: str) -> dict[str, Any]:
+    """Codes and how evenly they are used, and what is found by code, by code and similarity, and freely."""
+    found = quality.measure(index.identifiers)
+    _, sizes = np.unique(index.identifiers.codes, axis=0, return_counts=True)
+    row: dict[str, Any] = {
+        "fit_seconds": round(index.fit_seconds, 1),
+        "unique_codes": found.unique,
+        "largest_bucket": found.bucket_max,
+        "gini_of_buckets": round(quality.gini(sizes), 4),
+        "gini_of_tokens": [round(level.gini, 4) for level in found.levels],
+        "tokens_used": [level.used for level in found.levels],
+    }
+    for ranking in ("bucket", "sum"):
+        index.adjust({"ranking": ranking})
+        report = callslip.evaluate(index, corpus, split=split, measures=MEASURES)
+        row[ranking] = {measure: round(value.mean, 4) for measure, value in report.measures.items()}
+        shared = report.shared_codes if ranking == "bucket" else None
+        for measure, kinds in (shared or {}).items():
+            row.setdefault("by code", {})[measure] = {kind: round(kinds[kind], 4) for kind in KINDS}
+    row["free"] = free_search(index, corpus, split)
+    return row
+
+
+def free_search(index: Any, corpus: Corpus, split: str, beam: int = 10) -> dict[str, Any]:
+    """The paper's search: a beam of ten that may write any code, what no document has is dropped, and nothing is put in
+    its place."""
+    queries, judgements = corpus.split(split)
+    inputs = index.encoder.encode([query.text for query in queries.values()])
+    index.adjust({"decoding": "free", "beam": beam})
+    runs, known = {}, []
+    for query, vector, beams in zip(queries, inputs, index.write(inputs, beam), strict=True):
+        rows, number = candidates(beams, index.identifiers, None)
+        order = np.lexsort((-index.rank(vector, rows), number))
+        held = [(index.documents.rows([row])[0].doc_id, int(n)) for row, n in zip(rows[order], number[order])]
+        runs[query] = group_by_code(held)
+        known.append(len(beams.nodes) / beam)
+    index.adjust({"decoding": "beam", "beam": 50})
+    means = bucket_figures(runs, judgements, MEASURES).means()
+    rounded = {m: {kind: round(kinds[kind], 4) for kind in KINDS} for m, kinds in means.items()}
+    return {"codes that exist": round(float(np.mean(known)), 4), **rounded}
+
+
+def new_documents(corpus: Corpus, method: str, settings: dict[str, Any], split: str) -> dict[str, Any]:
+    """A fifth of the documents, by the hash of their id, come after training. Queries by what their document is."""
+    late = {d.doc_id for d in corpus if zlib.crc32(d.doc_id.encode()) % 5 == 0}
+    judged = {
+        name: {q: {d: g for d, g in grades.items() if d not in late} for q, grades in of.items()}
+        for name, of in corpus.judgements.items()
+    }
+    early = Corpus([d for d in corpus if d.doc_id not in late], corpus.queries, judged, name=f"{corpus.name} before")
+    index = make(method, settings).fit(early)
+    index.add([d for d in corpus if d.doc_id in late])
+    kinds = index.novelty()
+    groups: dict[str, dict[str, dict[str, int]]] = {"all": {}}
+    for query, grades in corpus.judgements[split].items():
+        groups["all"][query] = grades
+        for kind in ("existing", "new content", "new semantic"):
+            some = {d: g for d, g in grades.items() if kinds[d] == kind}
+            if any(grade > 0 for grade in some.values()):
+                groups.setdefault(kind, {})[query] = some
+    counted = {kind: sum(value == kind for value in kinds.values()) for kind in sorted(set(kinds.values()))}
+    row: dict[str, Any] = {"documents": counted}
+    for kind, judgements in groups.items():
+        part = Corpus(corpus.documents, corpus.queries, {split: judgements}, name=corpus.name)
+        row[kind] = {"queries": len(judgements)}
+        for ranking in ("bucket", "sum"):
+            index.adjust({"ranking": ranking})
+            report = callslip.evaluate(index, part, split=split, measures=["R@1", "R@10"])
+            row[kind][ranking] = {measure: round(value.mean, 4) for measure, value in report.measures.items()}
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+"""ASI and ASI++: codes that an indexer learns together with the decoder that writes them, end to end (Yang et al.,
+2023; Liu et al., 2024).
+
+An encoder gives each text a dense vector. The indexer gives the vector probabilities over the tokens of each level, and
+the likeliest ones are a document's code; the decoder learns to write that code for the document's queries. All is
+trained at once, and codes move while the decoder learns them. ASI draws the code of a query to that of its document
+and away from others. ASI++ adds three criteria that spread the codes: the density of codes (Eq. 5), the use of the
+dense space (Eq. 6), and how much of a text its vector keeps (Eq. 9). A code may belong to many documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.errors import BadSetting
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
+from callslip.identifiers import random_codes
+from callslip.identifiers.growth import prefix_groups
+from callslip.identifiers.indexers import IndexerName
+from callslip.identifiers.quality import gini
+from callslip.identifiers.table import Identifiers
+from callslip.model.indexed import IndexedWriter
+from callslip.model.tuned import TunedWriter
+from callslip.search.beam import Beams, beam_search
+from callslip.search.trees import FreeTree
+from callslip.settings import check_range
+from callslip.training import batches
+from callslip.training.loop import TrainingLog, train
+from callslip.training.losses import code_cross_entropy
+from callslip.training.texts import Texts
+
+BLOCK = 2048
+"""Texts that are read at once where no gradient is wanted."""
+LEAST_PROBABILITY = 1e-9
+NEAREST = 1e-6
+"""Squared distances and variances count as no less than this: two equal texts, or a dimension that says nothing, would
+outweigh all others."""
+CRITERIA = ("density", "bottleneck", "information")
+Drawn = tuple[np.ndarray, np.ndarray]
+"""Rows of documents, and for each the number of one of its queries."""
+
+
+@dataclass(frozen=True)
+class ASISettings(GenerativeSettings):
+    """ASI's own: the codes, the indexer, and the criteria of ASI++."""
+
+    codes: Literal["learned", "random"] = "learned"
+    """Learned codes, or random ones as a control, which the decoder alone is trained on."""
+    width: int = 32
+    """Tokens per level (K). The paper's 256 is for millions of documents."""
+    length: int = 4
+    """Levels (L)."""
+    indexer: IndexerName = "mlp"
+    """What gives a vector its code: `mlp` (a network per level), `pq` (product) or `rq` (residual quantisation)."""
+    margin: float = 3.0
+    """How much nearer the code of a query must be to that of its document than to others; distances end at 2 L."""
+    criteria_weight: float = 0.25
+    """Weight λ of the three criteria of ASI++ after the first epoch; 0 is ASI."""
+    criteria_start: float = 0.01
+    """Weight that they begin with; it grows evenly over the first epoch."""
+    criteria: tuple[str, ...] = CRITERIA
+    """Those that are used: density, bottleneck, information."""
+    density: Literal["dense", "printed"] = "dense"
+    """Which texts the density criterion moves most: those whose code many others are near to, or, as the paper prints
+    it, those that are far from the others."""
+    gamma: float = 0.05
+    """How much of the bottleneck criterion spreads vectors."""
+    temperature: float = 0.05
+    """Of the bottleneck's softmax over the batch; the paper has none, which is 1."""
+    beta: float = 0.01
+    """How much of a text the information criterion makes its vector forget."""
+    generation_weight: float = 1.0
+    """Of the decoder's cross-entropy."""
+    quantisation_weight: float = 1.0
+    """Of the squared error of `pq` and `rq`."""
+    indexer_hidden: int = 256
+    """Width of each network of the `mlp` indexer."""
+    indexer_dropout: float = 0.2
+    """Dropout in them."""
+    sinkhorn_epsilon: float = 0.003
+    """How soft the probabilities of `pq` and `rq` are."""
+    sinkhorn_iterations: int = 100
+    """Iterations that share their tokens out over a batch."""
+    neighbours: int = 1
+    """Tokens that the documents of a batch have in common, as far as they can: those that are near are told apart only
+    if they meet. 0 draws them at random, as the paper does, whose batches are thousands."""
+    code_noise: float = 0.1
+    """As `noise`, for what the indexer reads; more makes codes coarser."""
+    indexer_learning_rate: float = 1e-3
+    """Peak learning rate of the indexer."""
+    head_learning_rate: float = 1e-4
+    """Peak learning rate of what makes the encoder's vector the indexer's; `learning_rate` is the decoder's."""
+    batch_size: int = 256
+    """Pairs of a query and its document per step: the others of a batch are its negatives."""
+    decoding: Literal["beam", "exact", "free"] = "beam"  # type: ignore[assignment]
+    """`beam` writes codes of the corpus only. `free` is the paper's: any code may be written, and what no document has
+    is dropped. `exact` is the best codes of all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, width=2, length=1, batch_size=2, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
+        check_range(self, beta=0, generation_weight=0, quantisation_weight=0, indexer_hidden=1, indexer_dropout=0)
+        check_range(self, sinkhorn_iterations=0, neighbours=0, code_noise=0, indexer_learning_rate=0)
+        check_range(self, head_learning_rate=0)
+        if self.neighbours > self.length:
+            raise BadSetting(f"setting 'neighbours' is {self.neighbours}", f"A code has {self.length} tokens.")
+        for name in ("temperature", "sinkhorn_epsilon"):
+            if getattr(self, name) <= 0:
+                raise BadSetting(f"setting {name!r} is {getattr(self, name)}", "Use more than 0.")
+        unknown = [name for name in self.criteria if name not in CRITERIA]
+        if unknown:
+            raise BadSetting(f"setting 'criteria' has {unknown[0]!r}", f"Use some of {', '.join(CRITERIA)}.")
+        if self.seq2seq is not None:
+            raise BadSetting("setting 'seq2seq': ASI has a decoder of its own, which is not T5", "Leave it out.")
+
+
+# The equations. Shapes: B texts of a batch, L levels, K tokens of each, D the size of vectors.
+
+
+def code_distance(p: Tensor, r: Tensor) -> Tensor:
+    """Squared Euclidean distances of probabilities [B, L, K], summed over levels, [B]. At most 2 L; between codes,
+    twice the number of levels where they differ."""
+    _check_probabilities(p, r)
+    return (p - r).square().sum(dim=(1, 2))
+
+
+def discrete_contrastive(p_query: Tensor, p_doc: Tensor, margin: float = 3.0) -> Tensor:
+    """Eq. 1: the code of query i must be nearer to that of document i than to that of any other document of the batch,
+    by a margin. The mean over all pairs i ≠ j of max(0, D(q_i, d_i) − D(q_i, d_j) + margin)."""
+    _check_probabilities(p_query, p_doc)
+    q, d = p_query.flatten(1), p_doc.flatten(1)
+    away = q.square().sum(dim=1)[:, None] + d.square().sum(dim=1) - 2 * q @ d.t()
+    hinge = (away.diagonal()[:, None] - away + margin).clamp_min(0)
+    return _mean_of_others(hinge)
+
+
+def generation_loss(logits: Sequence[Tensor], code: Tensor) -> Tensor:
+    """Eq. 2: cross-entropy of the document's code, summed over levels; the mean of the batch."""
+    return code_cross_entropy(logits, code)
+
+
+def distribution_density(p: Tensor, as_printed: bool = False) -> Tensor:
+    """Eq. 5: a text must not be sure of what its neighbours, the others of the batch, are coded as.
+
+    The reverse cross-entropy of row i against row j is, per level, the mean of −log p_i over all tokens but that of j;
+    it is summed over levels and averaged over j. Row i weighs 1 minus its mean distance from the codes of the others
+    (a share of the largest); `as_printed` takes the distance itself.
+    """
+    _check_probabilities(p, p)
+    size, length, width = p.shape
+    if size < 2:
+        return p.sum() * 0.0
+    code = p.argmax(dim=2)
+    # How many of the batch have each token, and from it what is said of all pairs: no [B, B] array is made.
+    counts = functional.one_hot(code, width).to(p.dtype).sum(dim=0)
+    with torch.no_grad():
+        same = counts.gather(1, code.t()).t() - 1  # others that share the token, [B, L]
+        distance = 1 - same.sum(dim=1) / (length * (size - 1))
+    logs = p.clamp_min(LEAST_PROBABILITY).log()
+    own = logs.gather(2, code[:, :, None]).squeeze(2)
+    neighbours = ((logs * counts).sum(dim=2) - own) / (size - 1)  # mean over j of log p_i at the token of j
+    reverse = -(logs.sum(dim=2) - neighbours).sum(dim=1) / max(1, width - 1)
+    return ((distance if as_printed else 1 - distance) * reverse).mean()
+
+
+def bottleneck(e_query: Tensor, e_doc: Tensor, gamma: float = 0.05, temperature: float = 1.0) -> Tensor:
+    """Eq. 6: each query's own document among those of the batch, by inner products of unit vectors [B, D], and gamma
+    times the mean inverse squared distance between documents and between queries."""
+    if e_query.shape != e_doc.shape or e_query.dim() != 2:
+        raise ValueError(f"vectors of shapes {tuple(e_query.shape)} and {tuple(e_doc.shape)}")
+    own = torch.arange(len(e_query), device=e_query.device)
+    matching = functional.cross_entropy(e_query @ e_doc.t() / temperature, own)
+    if not gamma:
+        return matching
+    return matching + gamma * (_crowding(e_doc) + _crowding(e_query))
+
+
+def information_bottleneck(mean: Tensor, log_variance: Tensor, beta: float = 0.01) -> Tensor:
+    """Eq. 9: beta times the divergence of each text's Gaussian from one that all share, whose moments are those of the
+    batch's means. `mean`, `log_variance` [B, D]; summed over D, the mean of the batch."""
+    if mean.shape != log_variance.shape or mean.dim() != 2:
+        raise ValueError(f"moments of shapes {tuple(mean.shape)} and {tuple(log_variance.shape)}")
+    with torch.no_grad():
+        centre, spread = mean.mean(dim=0), mean.var(dim=0, correction=0).clamp_min(NEAREST)
+    ratio = (log_variance.exp() + (mean - centre).square()) / spread
+    return beta * 0.5 * (spread.log() - log_variance + ratio - 1).sum(dim=1).mean()
+
+
+def criteria_weight(epochs_done: float, start: float = 0.01, end: float = 0.25) -> float:
+    """λ: from `start` to `end` over the first epoch."""
+    return start + (end - start) * min(1.0, epochs_done)
+
+
+def _crowding(e: Tensor) -> Tensor:
+    squares = e.square().sum(dim=1)
+    apart = (squares[:, None] + squares - 2 * e @ e.t()).fill_diagonal_(1.0)
+    return _mean_of_others(1 / apart.clamp_min(NEAREST))
+
+
+def _mean_of_others(pairs: Tensor) -> Tensor:
+    """The mean of a square array without its diagonal; 0 if there is nothing else."""
+    size = len(pairs)
+    return (pairs.sum() - pairs.diagonal().sum()) / max(1, size * (size - 1))
+
+
+def _check_probabilities(p: Tensor, r: Tensor) -> None:
+    if p.shape != r.shape or p.dim() != 3:
+        raise ValueError(f"probabilities are [B, L, K], not {tuple(p.shape)} and {tuple(r.shape)}")
+
+
+# The method.
+
+
+class ASI(GenerativeRetriever):
+    """Learns codes and how to write them in one phase."""
+
+    Settings = ASISettings
+    settings: ASISettings
+    search_settings = GenerativeRetriever.search_settings
+    presets = {  # noqa: RUF012  (a class constant, never changed)
+        "quick": {"epochs": 4, "decoder_width": 128},
+        "paper": {"width": 256, "temperature": 1.0, "neighbours": 0, "beam": 10, "decoding": "free"},
+        "random": {"codes": "random"},
+        "pq": {"indexer": "pq"},
+        "rq": {"indexer": "rq"},
+        "no-density": {"criteria": ("bottleneck", "information")},
+        "no-bottleneck": {"criteria": ("density", "information")},
+        "no-information": {"criteria": ("density", "bottleneck")},
+        "density-as-printed": {"density": "printed"},
+    }
+
+    def _fit(self, corpus: Corpus) -> None:
+        s = self.settings
+        self.vectors = self.encode([d.content for d in corpus], "encoding documents")
+        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
+            torch.manual_seed(s.seed)
+            self.model = self.new_model([s.width] * s.length)
+            self.log = TrainingLog()
+            examples, rows = self.examples(corpus)
+            if s.codes == "random":
+                codes = random_codes(len(corpus), s.length, s.width, seed=s.seed)
+                self.identifiers = Identifiers(corpus.doc_ids, codes)
+                self.train_model(examples, codes[rows])
+                return
+            self.indexed.indexer.begin(self.vectors, s.seed)
+            documents = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
+            self.learn(Texts.of_documents(documents, examples, rows))
+            self.identifiers = Identifiers(corpus.doc_ids, self.codes(documents))
+
+    def writer_shape(self) -> dict[str, Any]:
+        s = self.settings
+        own = {"hidden": s.indexer_hidden, "dropout": s.indexer_dropout}
+        if s.indexer != "mlp":
+            own = {"epsilon": s.sinkhorn_epsilon, "iterations": s.sinkhorn_iterations}
+        return super().writer_shape() | {"indexer": s.indexer, "indexing": own}
+
+    def writer(self, shape: dict[str, Any]) -> IndexedWriter:  # type: ignore[override]
+        return IndexedWriter(**shape)
+
+    @property
+    def indexed(self) -> IndexedWriter:
+        """The model without an encoder before it."""
+        model: Any = self.model
+        return cast(IndexedWriter, model.writer if isinstance(model, TunedWriter) else model)
+
+    def read(self, batch: Any) -> Tensor:
+        """A batch as the vectors that the indexed writer reads."""
+        return self.model.vectors(batch) if isinstance(self.model, TunedWriter) else batch
+
+    # The one phase.
+
+    def learn(self, texts: Texts) -> None:
+        """Train encoder head, indexer and decoder at once. What the indexer learns from are documents whose codes begin
+        alike, as they were when the epoch began, each with one of its queries, and none twice; what the decoder learns
+        from is drawn from all."""
+        s, count = self.settings, len(texts.of)
+        round_steps = batches.steps(sum(len(some) > 0 for some in texts.of), s.batch_size)
+        rounds = texts.rounds(1)
+
+        def drawn(epoch: int) -> Iterator[tuple[Drawn, Drawn]]:
+            one = np.zeros(count, np.int64)
+            near = prefix_groups(self.codes_at(epoch, texts.documents)) if s.neighbours else one
+            of_all = batches.by_group(one, texts.of, s.batch_size, s.seed + 1, epoch, rounds)
+            return zip(batches.by_group(near, texts.of, s.batch_size, s.seed, epoch, rounds), of_all, strict=True)
+
+        def objective(batch: tuple[Drawn, Drawn], progress: float) -> dict[str, Tensor]:
+            (query, document), (asked, answer) = (
+                (self.read(self.batch(texts.queries, some)), self.read(self.batch(texts.documents, rows)))
+                for rows, some in batch
+            )
+            terms = self.code_terms(query, document, progress * s.epochs)
+            if s.generation_weight:
+                code = self.indexed.codes(answer)
+                logits = self.indexed(blurred(asked, s.noise), code)
+                terms["generation"] = s.generation_weight * generation_loss(logits, code)
+            return terms
+
+        train(
+            self.model,
+            drawn,
+            objective,
+            epochs=s.epochs,
+            steps_per_epoch=rounds * round_steps,
+            learning_rate=s.learning_rate,
+            weight_decay=s.weight_decay,
+            phase="learning codes and how to write them",
+            log=self.log,
+            after_epoch=lambda epoch: use_of_codes(self.codes(texts.documents)),
+            share=self.learning_share,
+            checkpoints=self.checkpoints,
+        )
+
+    def codes_at(self, epoch: int, documents: Inputs) -> np.ndarray:
+        """The first tokens of all documents when an epoch begins; a resumed one has them already."""
+        kept, name = self.checkpoints, f"codes of epoch {epoch + 1}"
+        held = kept.recall(name) if kept is not None else None
+        if held is not None:
+            return held["codes"]
+        codes = self.codes(documents)[:, : self.settings.neighbours]
+        if kept is not None:
+            kept.remember(name, codes=codes)
+        return codes
+
+    def code_terms(self, query: Tensor, document: Tensor, epochs_done: float) -> dict[str, Tensor]:
+        """What codes are learned by: the contrastive term of ASI and, with weight λ, the criteria of ASI++. Vectors are
+        [B, dim]."""
+        s, model = self.settings, self.indexed
+        weight = criteria_weight(epochs_done, s.criteria_start, s.criteria_weight) if s.criteria_weight else 0.0
+        used = s.criteria if weight else ()
+        query = blurred(query, s.code_noise)
+        mean_query, mean_doc = model.represent(query), model.represent(document)
+        e_query, e_doc = mean_query, mean_doc
+        if "information" in used:
+            e_query, (e_doc, mean, log_variance) = model.sample(query)[0], model.sample(document)
+        p_query, p_doc = model.indexer(e_query), model.indexer(e_doc)
+        terms = {"contrastive": discrete_contrastive(p_query, p_doc, s.margin)}
+        if "density" in used:
+            for_both = [distribution_density(p, s.density == "printed") for p in (p_doc, p_query)]
+            terms["density"] = weight * torch.stack(for_both).sum()
+        if "bottleneck" in used:
+            terms["bottleneck"] = weight * bottleneck(mean_query, mean_doc, s.gamma, s.temperature)
+        if "information" in used:
+            terms["information"] = weight * information_bottleneck(mean, log_variance, s.beta)
+        error = model.indexer.quantisation(e_doc) if s.quantisation_weight else None
+        if error is not None:
+            terms["quantisation"] = s.quantisation_weight * error
+        return terms
+
+    def learning_share(self, parameter: str) -> float:
+        s, name = self.settings, parameter.removeprefix("writer.")
+        own = {"indexer": s.indexer_learning_rate, "head": s.head_learning_rate}.get(name.split(".")[0])
+        return super().learning_share(parameter) if own is None else own / max(s.learning_rate, 1e-12)
+
+    def terms(self, query: Any, code: Tensor) -> dict[str, Tensor]:
+        return {"generation": generation_loss(self.model(query, code), code)}
+
+    # Codes.
+
+    @torch.no_grad()
+    def codes(self, inputs: Inputs) -> np.ndarray:
+        """The codes of texts, [N, L], in one pass."""
+        blocks = [np.arange(n, min(n + BLOCK, len(inputs))) for n in range(0, len(inputs), BLOCK)]
+        return np.concatenate([self.indexed.codes(self.read(self.batch(inputs, b))).cpu().numpy() for b in blocks])
+
+    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        if self.settings.codes == "random":
+            return super().assign(documents, vectors)  # it refuses
+        return self.codes(self.inputs([Query(d.doc_id, d.content) for d in documents], vectors))
+
+    # Search.
+
+    def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
+        """As the base class, or freely: then codes that nobody has are dropped. When too few are left for k hits, the
+        search asks again with a wider beam, and is told existing codes only."""
+        if self.settings.decoding != "free" or beam > self.settings.beam:
+            return super().write(inputs, beam, live)
+        trie, found = self.identifiers.trie(), []
+        for beams in beam_search(self.model, self.batch(inputs), FreeTree(self.model.widths), beam):
+            leaves = trie.leaves_of(beams.codes)
+            known = leaves >= 0
+            if live is not None:
+                known[known] = live[-1][leaves[known]]
+            found.append(Beams(leaves[known], beams.scores[known], beams.levels[known], beams.codes[known]))
+        return found
+
+
+def blurred(vectors: Tensor, noise: float) -> Tensor:
+    """Vectors [B, D] with a random vector of that length added to each."""
+    return vectors + noise * torch.randn_like(vectors) / vectors.shape[1] ** 0.5 if noise else vectors
+
+
+def use_of_codes(codes: np.ndarray) -> dict[str, Any]:
+    """What is watched while codes move: how many there are, and how unevenly documents are shared out over them."""
+    _, sizes = np.unique(codes, axis=0, return_counts=True)
+    return {"unique_codes": len(sizes), "gini": round(gini(sizes), 4), "largest_bucket": int(sizes.max())}
