@@ -1,0 +1,81 @@
+"""Listening: the socket, uvicorn, and what is said at the start."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from callslip.errors import BadSetting
+from callslip.server.app import create_app
+from callslip.server.keys import is_loopback, keys_for
+from callslip.server.limits import Limits
+from callslip.server.protocol import protocol_for
+from callslip.server.serving import serve_all
+
+
+def serve(
+    paths: Sequence[Path],
+    *,
+    host: str,
+    port: int,
+    keys: Path | None = None,
+    names: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    settings: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Serve indexes until a signal ends it. Whatever is wrong with address, keys or folders is said first."""
+    limits = limits or Limits()
+    known, where = keys_for(host, keys)  # before anything is opened
+    listening = bound(host, port)
+    try:
+        served = serve_all(paths, settings)
+        app = create_app(served, known, host=host, names=names, limits=limits)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("callslip.server").setLevel(logging.INFO)
+        shown = f"[{host}]" if ":" in host else host
+        for name, one in served.items():
+            say(f"serving {name}: {len(one.retriever):,} documents, {one.retriever.method}")
+        say(f"open http://{shown}:{listening.getsockname()[1]}/")
+        say(f"keys for writing: {where}")
+        if not is_loopback(host):
+            say("keys and documents cross the network as they are: put a proxy with TLS before this server")
+        uvicorn.Server(config(app, limits)).run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at that address, or an error that says what is wrong with it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host.strip("[]"), port))
+    except (OSError, OverflowError) as error:
+        found.close()
+        problem = getattr(error, "strerror", None) or error
+        raise BadSetting(f"cannot listen at {host}, port {port}: {problem}", "Choose another --port or --host.") from None
+    return found
+
+
+def config(app: Any, limits: Limits) -> uvicorn.Config:
+    """uvicorn as we want it: our protocol, no access log (it would hold what people search for), no server name."""
+    return uvicorn.Config(
+        app,
+        http=protocol_for(limits),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(limits.idle_seconds),
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=32 * 1024,
+        backlog=1024,
+    )
