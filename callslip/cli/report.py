@@ -16,9 +16,14 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page about an index: verdict, figures, plots of codes and training, the prefix tree."""
+    from callslip import durable
     from callslip.api import load
-    from callslip.durable import write_file
+    from callslip.errors import BadSetting
     from callslip.server.report import page_of
 
-    write_file(out, page_of(load(index), index.resolve().name))
+    page = page_of(load(index), index.resolve().name)
+    try:
+        durable.replace(out, page)
+    except OSError as error:
+        raise BadSetting(f"cannot write {out}: {error.strerror}", "Choose another place with --out.") from None
     options.say(f"wrote {out}")

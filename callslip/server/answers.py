@@ -55,6 +55,7 @@ class Level(Answer):
     place: int | None
     beams: int | None
     lowest_kept: float | None
+    words: list[str]
 
 
 class ExplainAnswer(Answer):

@@ -76,6 +76,21 @@ class Explorer:
         """The documents below a node, in the order of their codes."""
         return self._steady(retriever, lambda: self._documents(self._now(retriever), prefix, offset, limit))
 
+    def words(self, retriever: Retriever, code: Sequence[int]) -> list[list[str]]:
+        """What the documents below each prefix of a code have in common."""
+
+        def ask() -> list[list[str]]:
+            view = self._now(retriever)
+            trie, found = view.identifiers.trie(), []
+            for level in range(len(code)):
+                prefix = tuple(code[: level + 1])
+                node = trie.node_of(prefix)
+                inside = trie.documents_of(level, node) if node >= 0 else slice(0, 0)
+                found.append(self._words_of(view, prefix, inside) if view.count(inside) else [])
+            return found
+
+        return self._steady(retriever, ask)
+
     def _steady(self, retriever: Retriever, ask: Any) -> Any:
         """Ask while nothing changes; again, if another process deleted a document under our hands."""
         if coded(retriever) is None:

@@ -139,7 +139,12 @@ def _add_search(app: FastAPI, server: Server) -> None:
         job = server.inference.put(
             call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter)
         )
-        return JSONResponse({"index": one.name} | await server.answer(request, job))
+        told = {"index": one.name} | await server.answer(request, job)
+        if told["levels"]:
+            words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in told["levels"]]))
+            for level, found in zip(told["levels"], words, strict=True):
+                level["words"] = found
+        return JSONResponse(told)
 
 
 def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:
