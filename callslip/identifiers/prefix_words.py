@@ -41,7 +41,7 @@ def commonest_words(texts: Sequence[str], background: Counter[str], top: int = 3
     for word, times in here.items():
         if times < least:
             continue
-        share, usual = times / count, (background.get(word, 0) + 0.5) / (everywhere + 1)
+        share, usual = times / count, (background.get(word, 0) + 1) / (everywhere + 1)
         weight = share * math.log(share / usual) if usual < share else 0.0
         if weight > 0:
             weights[word] = weight

@@ -169,7 +169,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        responses={status: {"model": answers.ErrorAnswer} for status in (400, 401, 403, 404, 405, 421, 422, 503)},
+        responses={status: {"model": answers.ErrorAnswer} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)},
     )
     app.router.route_class = JsonRoute
     add_routes(app, server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ def serve(
     """Serve indexes until a signal ends it. Whatever is wrong with address, keys or folders is said first."""
     limits = limits or Limits()
     known, where = keys_for(host, keys)  # before anything is opened
+    allow_connections(limits)
     listening = bound(host, port)
     try:
         served = serve_all(paths, settings)
         app = create_app(served, known, host=host, names=names, limits=limits)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("callslip.server").setLevel(logging.INFO)
+        listening.listen(1024)  # whoever comes as soon as we have said where waits a moment, and is not turned away
         shown = f"[{host}]" if ":" in host else host
         for name, one in served.items():
             say(f"serving {name}: {len(one.retriever):,} documents, {one.retriever.method}")
@@ -50,10 +53,25 @@ def serve(
         listening.close()
 
 
+def allow_connections(limits: Limits) -> None:
+    """Ask the system for as many open files as there may be connections; a smaller number is no reason to stop."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def bound(host: str, port: int) -> socket.socket:
     """A socket at that address, or an error that says what is wrong with it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family)
+    # asyncio lets small answers go at once (TCP_NODELAY) only where the protocol is named; else each waits 40 ms.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host.strip("[]"), port))

@@ -21,13 +21,13 @@ import uvicorn
 from callslip.corpus.documents import Corpus, Document
 from callslip.methods import make
 from callslip.server.app import create_app
-from callslip.server.keys import Keys
+from callslip.server.keys import SCOPES, Keys
 from callslip.server.limits import Limits
 from callslip.server.run import bound, config
 from callslip.server.serving import serve_all
 
-SEARCH, WRITE, ADMIN = "s" * 32, "w" * 32, "a" * 32
-KEYS = {SEARCH: frozenset({"search"}), WRITE: frozenset({"write"}), ADMIN: frozenset({"admin"})}
+SEARCH, WRITE, ADMIN, ALL = "s" * 32, "w" * 32, "a" * 32, "e" * 32
+KEYS = {SEARCH: frozenset({"search"}), WRITE: frozenset({"write"}), ADMIN: frozenset({"admin"}), ALL: SCOPES}
 QUICK = {"encoder": "scratch", "epochs": 25, "decoder_width": 64, "batch_size": 64, "width": 4, "leaf": 3, "beam": 4}
 HOSTILE = Document(
     "hostile <b>/1",

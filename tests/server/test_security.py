@@ -20,6 +20,7 @@ from callslip.server.guard import Hosts
 from callslip.server.keys import Keys, is_loopback, keys_for, own_keys, read_keys
 from callslip.server.limits import Limits
 from callslip.server.routes import RULES, rule_of
+from callslip.server.run import bound
 
 BODIES = {
     "/v1/search": {"query": "nickel"},
@@ -208,6 +209,11 @@ class TestHowLong:
         while part := connection.recv(65536):
             data += part
         return data
+
+    def test_small_answers_do_not_wait_for_company(self):
+        """asyncio sets TCP_NODELAY on connections of sockets that name their protocol, and on no others."""
+        with bound("127.0.0.1", 0) as listening:
+            assert listening.proto == socket.IPPROTO_TCP
 
     def test_a_slow_head_is_cut_off(self, folder):
         with running([folder], limits=Limits(head_seconds=0.3)) as server:

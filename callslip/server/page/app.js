@@ -46,6 +46,7 @@ function keys(event) {
 }
 
 async function start() {
+  addEventListener("keydown", keys);
   try {
     state.indexes = (await indexes()).indexes;
   } catch (error) {
@@ -58,7 +59,6 @@ async function start() {
   picker.addEventListener("change", () => { location.hash = address(place().view, { index: picker.value }); });
   search.start();
   addEventListener("hashchange", show);
-  addEventListener("keydown", keys);
   show();
 }
 

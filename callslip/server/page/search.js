@@ -30,8 +30,9 @@ export function start() {
 }
 
 export function show(parameters) {
-  const query = parameters.get("q") || "";
-  if (query !== byId("query").value) byId("query").value = query;
+  // Without a query in the address, what stands in the field stays: somebody may have typed before we were ready.
+  if (parameters.has("q")) byId("query").value = parameters.get("q");
+  const query = byId("query").value;
   if (query !== shown) later(0);
   const id = parameters.get("why");
   if (id) {
@@ -69,6 +70,7 @@ async function run(again) {
   byId("results").classList.toggle("several", lists.length > 1);
   document.querySelector(".desk").classList.toggle("several", lists.length > 1);
   replace(byId("results"), lists.map((answer, place) => column(state.indexes[place], answer, pattern, lists.length > 1)));
+  byId("results").dataset.query = query;
   const first = lists[0];
   byId("status").textContent = first.results ? `${first.results[0].hits.length} hits` : "The search failed";
 }
