@@ -1,10 +1,10 @@
 """Load on a real server: its overhead, clients at once, overload, slow sockets, a soak.
 
-    python benchmarks/server.py INDEX QUERIES.jsonl [--parts overhead,load,overload,slow,soak] [--out results/server-NAME.json]
+    python benchmarks/server.py INDEX QUERIES.jsonl [--parts overhead,load,overload,slow,soak] [--out FILE.json]
 
 The server is a process of its own, as `callslip serve` starts it; the client is this one, on the same machine and the
-same cores, so what is measured is the two together. A client here is a bare socket: an HTTP library would cost more than
-the server.
+same cores, so what is measured is the two together. A client here is a bare socket: an HTTP library would cost more
+than the server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Client:
         if self.writer is None or self.writer.is_closing():
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         data = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(data)}\r\n"
         if self.key:
             head += f"Authorization: Bearer {self.key}\r\n"
         self.writer.write(head.encode() + b"\r\n" + data)
@@ -88,7 +89,12 @@ class Server:
 def figures(seconds: list[float]) -> dict[str, float]:
     ms = 1000 * np.array(seconds)
     p50, p90, p99 = np.percentile(ms, [50, 90, 99])
-    return {"p50_ms": round(p50, 2), "p90_ms": round(p90, 2), "p99_ms": round(p99, 2), "p99_over_p50": round(p99 / p50, 2)}
+    return {
+        "p50_ms": round(p50, 2),
+        "p90_ms": round(p90, 2),
+        "p99_ms": round(p99, 2),
+        "p99_over_p50": round(p99 / p50, 2),
+    }
 
 
 async def closed_loop(port: int, queries: list[str], clients: int, seconds: float) -> dict:
@@ -216,7 +222,7 @@ async def slow_sockets(port: int, queries: list[str], sockets: int, seconds: flo
             "p99_ratio": round(beside["p99_ms"] / before["p99_ms"], 2)}  # fmt: skip
 
 
-async def soak(server: Server, queries: list[str], minutes: float) -> dict:
+async def soak(server: Server, queries: list[str], minutes: float, pause: float) -> dict:
     """Searches, explanations, the tree, documents that come and go; memory and files every ten seconds."""
     end = time.perf_counter() + 60 * minutes
     statuses: dict[str, int] = {}
@@ -228,6 +234,7 @@ async def soak(server: Server, queries: list[str], minutes: float) -> dict:
             query = queries[at % len(queries)]
             if kind == "search":
                 status = await client.search(query)
+                await asyncio.sleep(pause)
             elif kind == "read":
                 status, _ = await client.request("GET", f"/v1/codes?prefix={at % 8}&depth=2")
                 await asyncio.sleep(0.5)
@@ -255,9 +262,14 @@ async def soak(server: Server, queries: list[str], minutes: float) -> dict:
     mean = float(memory[settled].mean())
     return {
         "minutes": minutes,
+        "pause_seconds": pause,
         "statuses": statuses,
-        "memory_mb": {"first": round(memory[0], 1), "after_a_third": round(float(memory[settled][0]), 1), "last": round(memory[-1], 1),
-                      "most": round(float(memory.max()), 1)},
+        "memory_mb": {
+            "first": round(memory[0], 1),
+            "after_a_third": round(float(memory[settled][0]), 1),
+            "last": round(memory[-1], 1),
+            "most": round(float(memory.max()), 1),
+        },
         "slope_mb_per_hour": round(slope, 2),
         "slope_percent_per_hour": round(100 * slope / mean, 2),
         "files": {"first": int(files[0]), "last": int(files[-1]), "most": int(files.max())},
@@ -287,7 +299,7 @@ def run(server: Server, index: Path, queries: list[str], parts: list[str], optio
     if "slow" in parts:
         done("slow", asyncio.run(slow_sockets(server.port, queries, 1000, options.seconds)))
     if "soak" in parts:
-        done("soak", asyncio.run(soak(server, queries, options.minutes)))
+        done("soak", asyncio.run(soak(server, queries, options.minutes, options.pause)))
     return found
 
 
@@ -298,10 +310,11 @@ def main() -> None:
     parser.add_argument("--parts", default="overhead,load,overload,slow")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between a soaking client's searches")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     queries = [json.loads(line)["text"] for line in options.queries.read_text(encoding="utf-8").splitlines()]
     with tempfile.TemporaryDirectory() as place:

@@ -16,7 +16,6 @@ from pathlib import Path
 from server import Server  # benchmarks/server.py
 
 
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("index", type=Path)

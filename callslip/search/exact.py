@@ -15,8 +15,8 @@ from torch import Tensor
 
 from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores, as_scores
-from callslip.search.beam import Beams, CodeModel
 from callslip.search import watching
+from callslip.search.beam import Beams, CodeModel
 from callslip.search.selection import best_candidates, check_numbers, log_sum
 from callslip.search.trees import LevelMasks, check_fit, tree_of
 

@@ -22,7 +22,7 @@ from callslip import __version__
 from callslip.errors import CallslipError, IndexCorrupt
 from callslip.server import answers
 from callslip.server.errors import ApiError, Busy, TooLate, body_of
-from callslip.server.guard import Guard, Hosts, Rule
+from callslip.server.guard import Guard, Hosts
 from callslip.server.inference import Inference, Job
 from callslip.server.keys import Keys
 from callslip.server.limits import Limits
@@ -33,10 +33,11 @@ POLL = 1.0
 """Seconds between looks for a newer generation."""
 log = logging.getLogger("callslip.server")
 
-FIELDS = frozenset(
-    "body query path text title metadata doc_id doc_ids documents index k beam filter explain characters history queries "
-    "where where_not allow deny low high on_conflict prefix depth limit offset".split()
-)
+FIELDS = frozenset({
+    "body", "query", "path", "text", "title", "metadata", "doc_id", "doc_ids", "documents", "index", "k", "beam", "filter",
+    "explain", "characters", "history", "queries", "where", "where_not", "allow", "deny", "low", "high", "on_conflict",
+    "prefix", "depth", "limit", "offset",
+})  # fmt: skip
 """Names that an error may repeat; whatever else stands in its place was sent by the client."""
 
 
@@ -126,7 +127,7 @@ class Server:
             await asyncio.sleep(POLL)
             for one in self.served.values():
                 try:
-                    if await asyncio.to_thread(lambda one=one: one.newer and one.renew()):
+                    if await asyncio.to_thread(one.renew):
                         log.info("index %s: generation %s", one.name, one.retriever._lives().manifest["generation"])
                 except Exception as error:  # the old one goes on; the next look may succeed
                     log.warning("index %s: the new generation cannot be opened: %s", one.name, error)
@@ -169,7 +170,9 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        responses={status: {"model": answers.ErrorAnswer} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)},
+        responses={
+            status: {"model": answers.ErrorAnswer} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)
+        },
     )
     app.router.route_class = JsonRoute
     add_routes(app, server)

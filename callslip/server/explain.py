@@ -143,10 +143,16 @@ def _verdict(told: dict[str, Any]) -> str:
     if told["found"]:
         return f"Found, at place {told['rank']}."
     if told["rank"] is not None:
-        return f"Its code was written, but it stands at place {told['rank']}, after the {told['k']} that were asked for."
+        return (
+            f"Its code was written, but it stands at place {told['rank']}, after the {told['k']} that were asked for."
+        )
     if told["fell_at"] is not None:
         level = told["levels"][told["fell_at"] - 1]
         own = level["prefix_score"]
-        scores = "" if own is None else f": its beginning scores {own:.2f}, the last one kept {level['lowest_kept']:.2f}"
-        return f"It fell out of the beam at level {level['level']}, where {level['beams']} beginnings were kept{scores}."
+        scores = (
+            "" if own is None else f": its beginning scores {own:.2f}, the last one kept {level['lowest_kept']:.2f}"
+        )
+        return (
+            f"It fell out of the beam at level {level['level']}, where {level['beams']} beginnings were kept{scores}."
+        )
     return "It is not among the candidates of this search: others score higher."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,9 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
     """The facts, and what the doctor makes of the codes of the documents that are there, with plots."""
     told: dict[str, Any] = {"facts": facts(name, retriever), "verdict": None, "findings": [], "figures": None}
     training = records(retriever)
-    told["plots"] = [{"name": f"training-{n}", "title": t, "svg": s} for n, (t, s) in enumerate(plots.training(training))]
+    told["plots"] = [
+        {"name": f"training-{n}", "title": t, "svg": s} for n, (t, s) in enumerate(plots.training(training))
+    ]
     told["epochs"] = len(training)
     part = coded(retriever)
     if part is None or not len(retriever):
@@ -85,4 +88,4 @@ def binned(counts: np.ndarray, bins: int = BINS) -> list[float]:
     if len(ordered) <= bins:
         return ordered.tolist()
     edges = np.linspace(0, len(ordered), bins + 1).astype(int)
-    return [float(ordered[a:b].mean()) for a, b in zip(edges[:-1], edges[1:])]
+    return [float(ordered[a:b].mean()) for a, b in itertools.pairwise(edges)]

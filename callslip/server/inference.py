@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,10 +69,8 @@ class Job:
                 else:
                     self.answer.set_exception(error)
 
-        try:
+        with suppress(RuntimeError):  # the server may be gone: then nobody waits
             self.loop.call_soon_threadsafe(deliver)
-        except RuntimeError:  # the server is gone, and nobody waits
-            pass
 
 
 class Inference:

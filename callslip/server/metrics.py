@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -25,7 +26,10 @@ class Metrics:
             "callslip_search_seconds", "From the parsed request to the answer.", buckets=SECONDS, registry=self.registry
         )
         self.batches = Histogram(
-            "callslip_batch_queries", "Queries searched at once.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=self.registry
+            "callslip_batch_queries",
+            "Queries searched at once.",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
         )
         self.model_seconds = Histogram(
             "callslip_batch_seconds", "Time of the model for a batch.", buckets=SECONDS, registry=self.registry
@@ -35,9 +39,9 @@ class Metrics:
         generation = Gauge("callslip_generation", "The generation in use.", ["index"], registry=self.registry)
         swaps = Gauge("callslip_swaps", "Generations taken up since the start.", ["index"], registry=self.registry)
         for name, one in served.items():
-            documents.labels(name).set_function(lambda one=one: len(one.retriever))
-            generation.labels(name).set_function(lambda one=one: one.retriever._lives().manifest["generation"])
-            swaps.labels(name).set_function(lambda one=one: one.swaps)
+            documents.labels(name).set_function(partial(_documents, one))
+            generation.labels(name).set_function(partial(_generation, one))
+            swaps.labels(name).set_function(partial(_swaps, one))
 
     def batch(self, size: int, seconds: float) -> None:
         self.batches.observe(size)
@@ -45,3 +49,15 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _documents(one: Served) -> int:
+    return len(one.retriever)
+
+
+def _generation(one: Served) -> int:
+    return int(one.retriever._lives().manifest["generation"])
+
+
+def _swaps(one: Served) -> int:
+    return one.swaps

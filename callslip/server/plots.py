@@ -20,8 +20,8 @@ def buckets(histogram: Mapping[int, int]) -> str:
     """How many codes have one document, two, three or four, five to eight, and so on: sizes double from bar to bar."""
     bars: dict[str, int] = {}
     for size, count in sorted(histogram.items()):
-        step = 0 if size == 1 else math.ceil(math.log2(size))
-        first, last = (1, 1) if step == 0 else (2 ** (step - 1) + 1, 2**step)
+        power = 0 if size == 1 else math.ceil(math.log2(size))
+        first, last = (1, 1) if power == 0 else (2 ** (power - 1) + 1, 2**power)
         name = str(last) if first == last else f"{first}–{last}"
         bars[name] = bars.get(name, 0) + count
     step, top = axis(max(bars.values(), default=1))
@@ -85,7 +85,9 @@ def lines(curves: Mapping[str, Sequence[float]]) -> str:
         parts.append(f'<polyline class="line line-{number + 1}" points="{path}"/>')
         for at, (x, y, value) in enumerate(points):
             told = escape(f"{name}, epoch {at + 1}: {value:.4g}")
-            parts.append(f'<circle class="dot line-{number + 1}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{told}</title></circle>')
+            parts.append(
+                f'<circle class="dot line-{number + 1}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{told}</title></circle>'
+            )
         x = WIDTH - RIGHT - 4
         parts.append(f'<text class="name line-{number + 1}" x="{x}" y="{TOP + 12 + 15 * number}">{escape(name)}</text>')
     for at in {0, epochs - 1}:

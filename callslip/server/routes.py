@@ -136,9 +136,7 @@ def _add_search(app: FastAPI, server: Server) -> None:
         one = server.index(body.index)
         query = SearchQuery("0", body.query, tuple(body.history))
         filter = None if body.filter is None else body.filter.made()
-        job = server.inference.put(
-            call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter)
-        )
+        job = server.inference.put(call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter))
         told = {"index": one.name} | await server.answer(request, job)
         if told["levels"]:
             words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in told["levels"]]))
@@ -228,7 +226,9 @@ def _document(name: str, retriever: Retriever, doc_id: str) -> dict[str, Any]:
             with retriever._gate.searching():
                 row = retriever.row_of().get(doc_id)
                 if row is None:
-                    raise ApiError(404, "there is no such document in the index", "It may be deleted; check the doc_id.")
+                    raise ApiError(
+                        404, "there is no such document in the index", "It may be deleted; check the doc_id."
+                    )
                 document = retriever.documents.rows([row])[0]
                 code, text = _code(retriever, row)
         except Gone:
@@ -257,7 +257,7 @@ def _code(retriever: Retriever, row: int) -> tuple[list[int] | None, str]:
 
 
 def _add_codes(app: FastAPI, server: Server) -> None:
-    none = {409: {"model": answers.ErrorAnswer}}
+    none: dict[int | str, dict[str, Any]] = {409: {"model": answers.ErrorAnswer}}
 
     @app.get("/v1/codes", response_model=answers.TreeAnswer, responses=none)
     async def children(
@@ -268,9 +268,7 @@ def _add_codes(app: FastAPI, server: Server) -> None:
     ) -> Response:
         """What may follow a prefix: tokens, how many documents lie below each, and their commonest words."""
         one, tokens = server.index(index), _tokens(prefix)
-        return JSONResponse(
-            await server.read(lambda: one.explorer.children(one.retriever, tokens, depth, limit))
-        )
+        return JSONResponse(await server.read(lambda: one.explorer.children(one.retriever, tokens, depth, limit)))
 
     @app.get("/v1/codes/documents", response_model=answers.BucketAnswer, responses=none)
     async def bucket(
@@ -281,9 +279,7 @@ def _add_codes(app: FastAPI, server: Server) -> None:
     ) -> Response:
         """The documents below a prefix; those of a bucket, if it is a whole code."""
         one, tokens = server.index(index), _tokens(prefix)
-        return JSONResponse(
-            await server.read(lambda: one.explorer.documents(one.retriever, tokens, offset, limit))
-        )
+        return JSONResponse(await server.read(lambda: one.explorer.documents(one.retriever, tokens, offset, limit)))
 
 
 def _tokens(prefix: str) -> tuple[int, ...]:

@@ -78,7 +78,9 @@ def bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         found.close()
         problem = getattr(error, "strerror", None) or error
-        raise BadSetting(f"cannot listen at {host}, port {port}: {problem}", "Choose another --port or --host.") from None
+        raise BadSetting(
+            f"cannot listen at {host}, port {port}: {problem}", "Choose another --port or --host."
+        ) from None
     return found
 
 

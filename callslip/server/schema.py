@@ -70,9 +70,7 @@ class Span(Strict):
 
 
 Condition = Scalar | Span | Annotated[list[Scalar | Span], Field(max_length=limits.FILTER_VALUES)]
-Conditions = Annotated[
-    dict[Annotated[str, Field(max_length=256)], Condition], Field(max_length=limits.FILTER_FIELDS)
-]
+Conditions = Annotated[dict[Annotated[str, Field(max_length=256)], Condition], Field(max_length=limits.FILTER_FIELDS)]
 Ids = Annotated[list[DocId], Field(max_length=limits.FILTER_IDS)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,10 +38,8 @@ class Served:
         known = {name: value for name, value in self.settings.items() if name in retriever.search_settings}
         retriever.adjust(known)
         if len(retriever):
-            try:
+            with suppress(CallslipError):  # a method that reads no text is as warm as it gets
                 retriever.search("warm", k=1)  # encoder, engine and trie are made by the first search
-            except CallslipError:
-                pass  # a method that reads no text is as warm as it gets
         return retriever
 
     @property

@@ -51,7 +51,11 @@ class Running:
 
 @contextmanager
 def running(
-    paths: list[Path], *, anonymous: tuple[str, ...] = ("search",), limits: Limits | None = None, host: str = "127.0.0.1"
+    paths: list[Path],
+    *,
+    anonymous: tuple[str, ...] = ("search",),
+    limits: Limits | None = None,
+    host: str = "127.0.0.1",
 ) -> Iterator[Running]:
     """Serve folders on a free port of loopback; `host` is the address that the server believes it listens at."""
     limits = limits or Limits()

@@ -57,7 +57,9 @@ class TestSearch:
     def test_ranges_are_read_as_on_the_command_line(self):
         from callslip.server.schema import FilterModel
 
-        given = FilterModel.model_validate({"where": {"year": {"low": "2018", "high": 2022}, "day": {"low": "2020-01"}}})
+        given = FilterModel.model_validate(
+            {"where": {"year": {"low": "2018", "high": 2022}, "day": {"low": "2020-01"}}}
+        )
         assert given.made() == Filter({"year": Range(2018, 2022), "day": Range("2020-01", None)})
 
     def test_requests_with_different_filters_and_mistakes_go_their_own_ways(self, served):
@@ -224,12 +226,13 @@ class TestHealth:
 
     def test_metrics_are_read_by_prometheus(self, served):
         from prometheus_client.parser import text_string_to_metric_families
-
         from server.conftest import ADMIN
 
         with served.client(ADMIN) as client:
             client.post("/v1/search", json={"query": "nickel"})
             found = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
-        answered = {tuple(s.labels.values()): s.value for s in found["callslip_requests"].samples if s.name.endswith("_total")}
+        answered = {
+            tuple(s.labels.values()): s.value for s in found["callslip_requests"].samples if s.name.endswith("_total")
+        }
         assert answered["/v1/search", "200"] >= 1
         assert {s.labels["index"]: s.value for s in found["callslip_documents"].samples}["words"] == 40

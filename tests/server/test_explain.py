@@ -133,7 +133,9 @@ class TestExplain:
             told = explain(index, Query("0", "the flute with music4"), hit.doc_id, 5, None, None)
             assert (told["rank"], told["found"]) == (hit.rank, True)
             assert told["score"] == pytest.approx(hit.score, abs=1e-4)
-            assert [level["log_probability"] for level in told["levels"]] == pytest.approx(hit.why["level_scores"], abs=1e-3)
+            assert [level["log_probability"] for level in told["levels"]] == pytest.approx(
+                hit.why["level_scores"], abs=1e-3
+            )
             for level in told["levels"]:
                 assert level["probability"] == pytest.approx(math.exp(min(0, level["log_probability"])))
 
@@ -142,7 +144,8 @@ class TestExplain:
         found = [
             told
             for doc_id in ("music/0", "music/1", "music/2", "music/3", "music/4", "music/5")
-            if (told := explain(index, Query("0", "the flute with music4"), doc_id, 1, 16, None))["rank"] not in (1, None)
+            if (told := explain(index, Query("0", "the flute with music4"), doc_id, 1, 16, None))["rank"]
+            not in (1, None)
         ]
         assert found and all(not told["found"] and "after the 1" in told["verdict"] for told in found)
         assert whole[0] not in [told["doc_id"] for told in found]

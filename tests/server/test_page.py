@@ -11,7 +11,9 @@ from server.conftest import HOSTILE, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (extra `test`)")
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
 SHOTS = os.environ.get("CALLSLIP_SCREENSHOTS")
 """A folder for pictures of what the tests see; none are taken without it."""
@@ -75,7 +77,9 @@ def test_search_as_you_type_explain_and_walk_to_a_document(one, visit):
     page.keyboard.press("/")
     page.keyboard.type("the flute with music4", delay=5)
     answered(page, "the flute with music4")
-    expected = one.client().post("/v1/search", json={"query": "the flute with music4", "k": 10}).json()["results"][0]["hits"]
+    expected = (
+        one.client().post("/v1/search", json={"query": "the flute with music4", "k": 10}).json()["results"][0]["hits"]
+    )
     shown = page.eval_on_selector_all(".hit", "all => all.map(one => one.dataset.id)")
     assert shown == [hit["doc_id"] for hit in expected]
     assert page.locator(".hit mark").count() > 0
@@ -137,7 +141,8 @@ def test_the_policy_forbids_scripts_in_the_page(one, visit):
     """The second wall: even markup that got in would not run."""
     page = visit(one)
     page.evaluate(
-        "() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 2'; document.body.append(s); }"
+        "() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 2';"
+        " document.body.append(s); }"
     )
     assert page.evaluate("window.hacked") is None
     assert any("Content Security Policy" in text for text in visit.wrong)

@@ -48,7 +48,11 @@ def test_an_acknowledged_document_is_found_by_the_next_search(folder):
     with running([folder]) as server, server.client(WRITE) as client, Asking(server) as asking:
         for number in range(10):
             name = f"new/{number}"
-            body = {"documents": [{"doc_id": name, "text": f"the quux{number} of number {number}", "title": f"quux{number}"}]}
+            body = {
+                "documents": [
+                    {"doc_id": name, "text": f"the quux{number} of number {number}", "title": f"quux{number}"}
+                ]
+            }
             assert client.post("/v1/documents", json=body).status_code == 200
             filter = {"allow": [name]}
             hits = client.post("/v1/search", json={"query": "quux", "filter": filter}).json()["results"][0]["hits"]
@@ -68,7 +72,12 @@ def test_changes_of_another_process_are_seen(folder):
 
 
 def test_compacting_drops_no_search(folder):
-    with running([folder]) as server, server.client(ADMIN) as admin, server.client(WRITE) as writer, Asking(server) as asking:
+    with (
+        running([folder]) as server,
+        server.client(ADMIN) as admin,
+        server.client(WRITE) as writer,
+        Asking(server) as asking,
+    ):
         assert writer.delete("/v1/documents/river/1").status_code == 200
         assert admin.post("/v1/compact", json={}).status_code == 200
         facts = admin.get("/v1/indexes").json()["indexes"][0]
