@@ -34,9 +34,9 @@ POLL = 1.0
 log = logging.getLogger("callslip.server")
 
 FIELDS = frozenset({
-    "body", "query", "path", "text", "title", "metadata", "doc_id", "doc_ids", "documents", "index", "k", "beam", "filter",
-    "explain", "characters", "history", "queries", "where", "where_not", "allow", "deny", "low", "high", "on_conflict",
-    "prefix", "depth", "limit", "offset",
+    "body", "query", "path", "text", "title", "metadata", "doc_id", "doc_ids", "documents", "index", "k", "beam",
+    "filter", "explain", "characters", "history", "queries", "where", "where_not", "allow", "deny", "low", "high",
+    "on_conflict", "prefix", "depth", "limit", "offset",
 })  # fmt: skip
 """Names that an error may repeat; whatever else stands in its place was sent by the client."""
 

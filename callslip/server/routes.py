@@ -55,7 +55,7 @@ def rule_of(method: str, path: str) -> Rule | None:
 
 
 IndexParameter = Annotated[str | None, Query(max_length=256, description="Which index; else the first.")]
-DocIdParameter = Annotated[str, Path(min_length=1, max_length=limits.ID_CHARACTERS)]
+NameParameter = Annotated[str, Path(min_length=1, max_length=limits.ID_CHARACTERS)]
 PrefixParameter = Annotated[
     str, Query(max_length=512, pattern=r"^(\d{1,9}(-\d{1,9})*(-end)?)?$", description="Tokens joined by '-': 12-7.")
 ]
@@ -177,13 +177,13 @@ def _add_documents(app: FastAPI, server: Server) -> None:
         return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, body.doc_ids))))
 
     @app.get(DOCUMENT, response_model=answers.DocumentAnswer)
-    async def get(doc_id: DocIdParameter, index: IndexParameter = None) -> Response:
+    async def get(doc_id: NameParameter, index: IndexParameter = None) -> Response:
         """A document, with its code."""
         one = server.index(index)
         return JSONResponse(await server.read(lambda: _document(one.name, one.retriever, doc_id)))
 
     @app.put(DOCUMENT, response_model=answers.ChangeAnswer)
-    async def put(doc_id: DocIdParameter, body: schema.NewText, index: IndexParameter = None) -> Response:
+    async def put(doc_id: NameParameter, body: schema.NewText, index: IndexParameter = None) -> Response:
         """Add a document, or put it in the place of the one of that name."""
         one = server.index(index)
         if not doc_id.strip() or "\0" in doc_id:
@@ -192,7 +192,7 @@ def _add_documents(app: FastAPI, server: Server) -> None:
         return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, new, True))))
 
     @app.delete(DOCUMENT, response_model=answers.ChangeAnswer)
-    async def delete(doc_id: DocIdParameter, index: IndexParameter = None) -> Response:
+    async def delete(doc_id: NameParameter, index: IndexParameter = None) -> Response:
         """Delete a document. The weights of a trained model may remember it until the next fit."""
         one = server.index(index)
         return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, [doc_id]))))

@@ -53,9 +53,9 @@ def _name(text: str) -> str:
     return _stripped(text)
 
 
-DocId = Annotated[str, Field(min_length=1, max_length=limits.ID_CHARACTERS), AfterValidator(_name)]
+DocumentName = Annotated[str, Field(min_length=1, max_length=limits.ID_CHARACTERS), AfterValidator(_name)]
 Text = Annotated[str, Field(max_length=limits.QUERY_CHARACTERS)]
-History = Annotated[list[DocId], Field(max_length=limits.HISTORY_ITEMS)]
+History = Annotated[list[DocumentName], Field(max_length=limits.HISTORY_ITEMS)]
 IndexName = Annotated[
     str | None, Field(default=None, max_length=256, description="Which index, if several are served; else the first.")
 ]
@@ -71,7 +71,7 @@ class Span(Strict):
 
 Condition = Scalar | Span | Annotated[list[Scalar | Span], Field(max_length=limits.FILTER_VALUES)]
 Conditions = Annotated[dict[Annotated[str, Field(max_length=256)], Condition], Field(max_length=limits.FILTER_FIELDS)]
-Ids = Annotated[list[DocId], Field(max_length=limits.FILTER_IDS)]
+Ids = Annotated[list[DocumentName], Field(max_length=limits.FILTER_IDS)]
 
 
 class FilterModel(Strict):
@@ -152,7 +152,7 @@ class SearchRequest(Strict):
 class ExplainRequest(Strict):
     """Why is this document where it is in the list, or not in it?"""
 
-    doc_id: DocId
+    doc_id: DocumentName
     query: Text = ""
     history: History = []
     index: IndexName = None
@@ -181,7 +181,7 @@ class NewText(Strict):
 class NewDocument(NewText):
     """A document to add."""
 
-    doc_id: DocId
+    doc_id: DocumentName
 
 
 class AddRequest(Strict):
@@ -197,5 +197,5 @@ class AddRequest(Strict):
 class DeleteRequest(Strict):
     """Documents to delete: all or none."""
 
-    doc_ids: Annotated[list[DocId], Field(min_length=1, max_length=limits.DOCUMENTS)]
+    doc_ids: Annotated[list[DocumentName], Field(min_length=1, max_length=limits.DOCUMENTS)]
     index: IndexName = None
