@@ -48,7 +48,9 @@ def serve(
         say(f"keys for writing: {where}")
         if not is_loopback(host):
             say("keys and documents cross the network as they are: put a proxy with TLS before this server")
-        uvicorn.Server(config(app, limits)).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):  # uvicorn has answered what was under way, and raises it again
+            uvicorn.Server(config(app, limits)).run(sockets=[listening])
+        say("stopped")
     finally:
         listening.close()
 
