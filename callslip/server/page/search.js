@@ -170,7 +170,7 @@ function explained(told) {
 function levels(told) {
   return el("ol", { class: "levels" }, told.levels.map((level) => {
     const gone = told.fell_at !== null && level.level >= told.fell_at;
-    const kept = level.kept === null ? "" : level.kept ? `kept, place ${level.place} of ${level.beams}` : `lost: ${level.beams} others`;
+    const kept = level.kept === null ? "" : level.kept ? `kept, place ${level.place} of ${level.beams}` : `lost: ${level.beams} others scored higher`;
     return el("li", { class: gone ? "lost" : "kept" },
       el("span", { class: "token" }, level.name),
       el("span", { class: "track", "aria-hidden": "true" }, el("span", { vars: { width: `${level.probability === null ? 0 : Math.max(1, 100 * level.probability)}%` } })),
