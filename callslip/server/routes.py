@@ -100,7 +100,7 @@ def _add_plain(app: FastAPI, server: Server) -> None:
     async def health_of(index: IndexParameter = None) -> Response:
         """The doctor's verdict on an index's codes, figures and plots."""
         one = server.index(index)
-        return JSONResponse(await server.read(lambda: health.health(one.name, one.retriever)))
+        return JSONResponse(await server.read(one.health))
 
     @app.get("/v1/training", response_model=answers.TrainingAnswer)
     async def training(index: IndexParameter = None) -> Response:

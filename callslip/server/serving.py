@@ -18,6 +18,7 @@ from callslip.errors import BadSetting, CallslipError
 from callslip.retriever import Retriever
 from callslip.server.errors import ApiError
 from callslip.server.explorer import Explorer
+from callslip.server.health import health
 from callslip.storage import folder as folders
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Served:
         self.swaps = 0
         self.retriever = self._open()
         self.explorer = Explorer()
+        self._health: tuple[Any, dict[str, Any]] | None = None
 
     def _open(self) -> Retriever:
         retriever = load(self.path)
@@ -61,6 +63,14 @@ class Served:
             self.swaps += 1
         gc.collect()  # the old one holds files and connections until it is collected
         return True
+
+    def health(self) -> dict[str, Any]:
+        """Figures and plots, measured once for every state of the index: they take a walk over all codes."""
+        retriever = self.retriever.refresh(now=True)
+        state = (id(retriever), retriever._seen, retriever._lives().manifest["generation"])
+        if self._health is None or self._health[0] != state:
+            self._health = state, health(self.name, retriever)
+        return self._health[1]
 
     def change(self, do: Callable[[Retriever], T]) -> T:
         """Change documents. If the index was replaced under our hands, the change goes to its successor."""

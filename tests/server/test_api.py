@@ -205,6 +205,13 @@ class TestHealth:
         assert [plot["name"] for plot in told["plots"]][:2] == ["buckets", "usage-1"]
         assert any(plot["name"].startswith("training") for plot in told["plots"])
 
+    def test_figures_follow_changes(self, writer):
+        before = writer.get("/v1/health").json()["figures"]["documents"]
+        writer.put("/v1/documents/counted", json={"text": "one more"})
+        assert writer.get("/v1/health").json()["figures"]["documents"] == before + 1
+        writer.delete("/v1/documents/counted")
+        assert writer.get("/v1/health").json()["figures"]["documents"] == before
+
     def test_plots_are_well_formed(self, anybody):
         from xml.etree import ElementTree
 

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -284,6 +285,28 @@ class TestHowLong:
                 assert stuck.result().status_code == 504
             inference.retriever_of = held
             assert client.post("/v1/search", json={"query": "nickel"}).status_code == 200
+
+    def test_a_search_is_given_up_when_its_client_leaves(self, folder):
+        with running([folder]) as server:
+            inference = server.app.server.inference
+            held, jobs, going = inference.retriever_of, [], threading.Event()
+            put = inference.put
+            inference.put = lambda *args, **more: jobs.append(put(*args, **more)) or jobs[-1]
+            inference.retriever_of = lambda name: going.wait(10) and held(name)
+            body = b'{"query": "nickel"}'
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as leaving:
+                leaving.sendall(
+                    b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+                )
+                while not jobs:
+                    time.sleep(0.01)
+                assert not jobs[0].left
+            end = time.monotonic() + 10
+            while not jobs[0].left and time.monotonic() < end:
+                time.sleep(0.01)
+            assert jobs[0].left
+            going.set()
 
 
 class TestKeys:
