@@ -244,6 +244,8 @@ async def soak(server: Server, queries: list[str], minutes: float, pause: float)
                 await asyncio.sleep(1)
                 if at % 3 == 0:
                     status, _ = await client.request("DELETE", f"/v1/documents/{name}")
+                if at % 60 == 59:  # deleted documents stay in memory until then
+                    status, _ = await client.request("POST", "/v1/compact", {})
             key = f"{kind} {status}"
             statuses[key] = statuses.get(key, 0) + 1
             at += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ def serve(
     limits = limits or Limits()
     known, where = keys_for(host, keys)  # before anything is opened
     allow_connections(limits)
+    return_memory()
     listening = bound(host, port)
     try:
         served = serve_all(paths, settings)
@@ -67,6 +69,19 @@ def allow_connections(limits: Limits) -> None:
         with suppress(ValueError, OSError):
             most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def return_memory() -> None:
+    """Let glibc give large arrays back when they are dropped.
+
+    An added document makes a new array of all vectors. By default glibc learns from the first few to keep such blocks,
+    in an arena for each thread, and the process grows for hours.
+    """
+    threshold, arenas = -3, -8  # M_MMAP_THRESHOLD and M_ARENA_MAX
+    with suppress(OSError, AttributeError, TypeError):  # another C library: nothing is lost
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(threshold, 4 * 1024 * 1024)
+        mallopt(arenas, 2)
 
 
 def bound(host: str, port: int) -> socket.socket:

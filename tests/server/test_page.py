@@ -197,6 +197,9 @@ def test_failures_are_told(one, visit):
     page.unroute("**/v1/search")
     page.fill("#query", "nickel again")
     page.wait_for_selector(".hit")
+    page.fill("#query", "history: fruit/1, fruit/2")  # this index reads none, and says so
+    page.wait_for_selector(".problem")
+    assert "history" in page.inner_text(".problem")
     page.keyboard.press("Escape")
     page.wait_for_selector(".welcome")
-    visit.wrong[:] = [text for text in visit.wrong if "ERR_FAILED" not in text]
+    visit.wrong[:] = [text for text in visit.wrong if "ERR_FAILED" not in text and "400" not in text]

@@ -49,10 +49,16 @@ export async function call(path, { body, signal, parameters } = {}) {
   return read;
 }
 
+// "history: a, b" is a history of items, oldest first; anything else is text.
+export function asked(query) {
+  const found = /^\s*history:(.*)$/is.exec(query);
+  return found ? { history: found[1].split(",").map((id) => id.trim()).filter(Boolean) } : { query };
+}
+
 export const search = (index, query, k, beam, signal) =>
-  call("/v1/search", { signal, body: { index, query, k, explain: true, characters: 3000, ...(beam ? { beam } : {}) } });
+  call("/v1/search", { signal, body: { index, ...asked(query), k, explain: true, characters: 3000, ...(beam ? { beam } : {}) } });
 export const explain = (index, query, id, k, beam) =>
-  call("/v1/explain", { body: { index, query, doc_id: id, k, ...(beam ? { beam } : {}) } });
+  call("/v1/explain", { body: { index, ...asked(query), doc_id: id, k, ...(beam ? { beam } : {}) } });
 export const codes = (index, prefix) => call("/v1/codes", { parameters: { index, prefix, depth: 2, limit: 64 } });
 export const bucket = (index, prefix, offset) => call("/v1/codes/documents", { parameters: { index, prefix, offset, limit: 20 } });
 export const health = (index) => call("/v1/health", { parameters: { index } });

@@ -83,7 +83,9 @@ function welcome() {
     el("p", { class: "lead" }, "Write what you are looking for; the model writes the call slip."),
     el("p", {}, "Every document has a short code. For a question, the model writes the codes that answer it, token by token, "
       + "and the documents that bear them come back."),
-    el("ul", {}, told)));
+    el("ul", {}, told),
+    state.indexes.some((one) => one.reads_histories) && el("p", { class: "hint" }, "An index here reads histories, too: write ",
+      el("code", {}, "history: id, id, …"), ", the oldest item first.")));
 }
 
 function column(index, answer, pattern, several) {
