@@ -108,9 +108,9 @@ def _add_plain(app: FastAPI, server: Server) -> None:
         return JSONResponse({"records": health.records(server.index(index).retriever)})
 
     @app.post("/v1/compact", response_model=answers.ChangeAnswer)
-    async def compact(request: Request, index: IndexParameter = None) -> Response:
+    async def compact(body: schema.CompactRequest) -> Response:
         """Write a new generation without the deleted documents. Searches go on meanwhile, except for a moment."""
-        one = server.index(index)
+        one = server.index(body.index)
         await server.write(lambda: one.change(lambda retriever: retriever.compact()))
         return JSONResponse(_changed(one.name, one.retriever, 0, 0))
 

@@ -107,8 +107,19 @@ def _end(value: Any) -> Any:
     return value
 
 
+# What the validators below ask for, as the API's description says it.
+_SAID: dict[str, Any] = {"type": "string", "pattern": r"\S"}
+_SEEN: dict[str, Any] = {"type": "array", "minItems": 1}
+
+
+def _either(**ways: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"required": [name], "properties": {name: shape}} for name, shape in ways.items()]}
+
+
 class OneQuery(Strict):
     """A text, a history of items (oldest first), or both."""
+
+    model_config = ConfigDict(json_schema_extra=_either(text=_SAID, history=_SEEN))
 
     text: Text = ""
     history: History = []
@@ -125,6 +136,8 @@ class OneQuery(Strict):
 
 class SearchRequest(Strict):
     """One query (`query`, `history` or both) or a batch (`queries`)."""
+
+    model_config = ConfigDict(json_schema_extra=_either(query=_SAID, history=_SEEN, queries=_SEEN))
 
     query: Text | None = Field(default=None, description="What to search for.", examples=["split text into words"])
     history: History | None = Field(default=None, description="Items that the user has seen, oldest first.")
@@ -151,6 +164,8 @@ class SearchRequest(Strict):
 
 class ExplainRequest(Strict):
     """Why is this document where it is in the list, or not in it?"""
+
+    model_config = ConfigDict(json_schema_extra=_either(query=_SAID, history=_SEEN))
 
     doc_id: DocumentName
     query: Text = ""
@@ -192,6 +207,12 @@ class AddRequest(Strict):
     on_conflict: Literal["refuse", "replace"] = Field(
         default="refuse", description="What to do if a doc_id is taken: refuse all, or replace that document."
     )
+
+
+class CompactRequest(Strict):
+    """Which index to compact."""
+
+    index: IndexName = None
 
 
 class DeleteRequest(Strict):

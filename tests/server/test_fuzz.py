@@ -17,6 +17,7 @@ def test_no_request_breaks_it(folder, words_folder, tmp_path):
         seen = fuzz(server.url, ALL, cases=8)
         with server.client() as client:
             assert client.get("/healthz").status_code == 200
-    assert sum(seen.values()) >= 200
-    assert {status for _, status in seen} >= {200, 404, 422}
+    assert sum(seen.values()) >= 150
+    for operation in ("POST /v1/search", "POST /v1/documents", "PUT /v1/documents/{doc_id}", "GET /v1/codes"):
+        assert seen[operation, 200] and seen[operation, 422], operation  # both what is answered and what is refused
     assert all(status < 500 for _, status in seen)
