@@ -138,6 +138,13 @@ class Server:
         self.readers.shutdown(wait=False, cancel_futures=True)
 
 
+class Application(Guard):
+    """FastAPI behind the guard, and what its routes work with."""
+
+    server: Server
+    fastapi: FastAPI
+
+
 def create_app(
     served: Mapping[str, Served],
     keys: Keys,
@@ -145,9 +152,9 @@ def create_app(
     host: str = "127.0.0.1",
     names: tuple[str, ...] = (),
     limits: Limits | None = None,
-) -> Guard:
+) -> Application:
     """The whole ASGI application: FastAPI behind the guard."""
-    from callslip.server.routes import RULES, add_routes, rule_of
+    from callslip.server.routes import add_routes, rule_of
 
     limits = limits or Limits()
     server = Server(served, limits)
@@ -182,7 +189,7 @@ def create_app(
         route = getattr(scope.get("route"), "path", "other")
         server.metrics.requests.labels(route, str(status)).inc()
 
-    guard = Guard(
+    whole = Application(
         app,  # type: ignore[arg-type]
         keys=keys,
         hosts=Hosts(host, names),
@@ -191,8 +198,8 @@ def create_app(
         full=lambda: server.inference.full,
         seen=seen,
     )
-    guard.server, guard.rules, guard.fastapi = server, RULES, app  # type: ignore[attr-defined]
-    return guard
+    whole.server, whole.fastapi = server, app
+    return whole
 
 
 def _handle_errors(app: FastAPI) -> None:
