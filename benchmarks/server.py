@@ -73,9 +73,11 @@ class Server:
                 self.key = Path(line.split(": ", 1)[1].strip()).read_text().split("\n")[1].split()[0]
                 break
 
-    def memory(self) -> float:
-        """Resident memory in MB."""
-        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
+    def memory(self) -> tuple[float, float]:
+        """The process's own resident memory in MB, and with the pages of mapped files (libraries, the index)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        own, whole = (int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("RssAnon", "VmRSS"))
+        return own, whole
 
     def files(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
@@ -226,7 +228,7 @@ async def soak(server: Server, queries: list[str], minutes: float, pause: float)
     """Searches, explanations, the tree, documents that come and go; memory and files every ten seconds."""
     end = time.perf_counter() + 60 * minutes
     statuses: dict[str, int] = {}
-    samples: list[tuple[float, float, int]] = []
+    samples: list[tuple[float, float, float, int]] = []
 
     async def ask(kind: str, number: int) -> None:
         client, at = Client(server.port, server.key), number
@@ -254,11 +256,11 @@ async def soak(server: Server, queries: list[str], minutes: float, pause: float)
     async def watch() -> None:
         began = time.perf_counter()
         while time.perf_counter() < end:
-            samples.append((time.perf_counter() - began, server.memory(), server.files()))
+            samples.append((time.perf_counter() - began, *server.memory(), server.files()))
             await asyncio.sleep(10)
 
     await asyncio.gather(watch(), ask("read", 0), ask("write", 0), *(ask("search", 11 * n) for n in range(3)))
-    at, memory, files = (np.array(one) for one in zip(*samples, strict=True))
+    at, memory, whole, files = (np.array(one) for one in zip(*samples, strict=True))
     settled = at > at[-1] / 3  # caches fill first
     slope = float(np.polyfit(at[settled] / 3600, memory[settled], 1)[0])
     mean = float(memory[settled].mean())
@@ -272,10 +274,11 @@ async def soak(server: Server, queries: list[str], minutes: float, pause: float)
             "last": round(memory[-1], 1),
             "most": round(float(memory.max()), 1),
         },
+        "with_mapped_files_mb": {"first": round(whole[0], 1), "last": round(whole[-1], 1)},
         "slope_mb_per_hour": round(slope, 2),
         "slope_percent_per_hour": round(100 * slope / mean, 2),
         "files": {"first": int(files[0]), "last": int(files[-1]), "most": int(files.max())},
-        "samples": [[round(a), round(m, 1), int(f)] for a, m, f in samples],
+        "samples": [[round(a), round(m, 1), round(w, 1), int(f)] for a, m, w, f in samples],
     }  # fmt: skip
 
 

@@ -40,6 +40,10 @@ class TestSearch:
             for question in QUESTIONS:
                 hits = search(anybody, query=question, k=2, beam=beam)[0]["hits"]
                 assert [hit["doc_id"] for hit in hits] == index.search(question, k=2).doc_ids
+        for beam in (2, 3):
+            body = {"query": QUESTIONS[0], "doc_id": "fruit/0", "k": 1, "beam": beam}
+            assert anybody.post("/v1/explain", json=body).json()["levels"][0]["beams"] == beam
+        assert anybody.get("/v1/indexes").json()["indexes"][0]["beam"] == 4  # as before
 
     def test_filters_are_those_of_the_library(self, anybody, fitted_folder):
         index = api.load(fitted_folder)
