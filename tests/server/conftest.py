@@ -13,9 +13,6 @@ from typing import Any
 
 import httpx2
 import pytest
-
-pytest.importorskip("fastapi")
-
 import uvicorn
 
 from callslip.corpus.documents import Corpus, Document

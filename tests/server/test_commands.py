@@ -72,6 +72,15 @@ def test_mistakes_are_told_without_a_traceback(fitted_folder, tmp_path, monkeypa
             serve(**{"host": "127.0.0.1", "port": 0} | arguments)
 
 
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    program = "import sys; sys.modules['fastapi'] = None; " + START
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "callslip[serve]" in done.stderr and "Traceback" not in done.stderr
+
+
 class Tags(HTMLParser):
     """Tags of a page, and whether each that must be closed is."""
 
