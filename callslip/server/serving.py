@@ -29,7 +29,7 @@ class Served:
 
     def __init__(self, name: str, path: Path, settings: Mapping[str, Any] | None = None) -> None:
         self.name, self.path, self.settings = name, path, dict(settings or {})
-        self._renewing, self._writing = threading.Lock(), threading.Lock()
+        self._writing = threading.RLock()
         self.swaps = 0
         self.retriever = self._open()
         self.explorer = Explorer()
@@ -55,8 +55,8 @@ class Served:
         return (found["index"], found["generation"]) != (held["index"], held["generation"])
 
     def renew(self) -> bool:
-        """Take what is in the folder now, if it is newer."""
-        with self._renewing:
+        """Take what is in the folder now, if it is newer. Waits for our own writes: what they make is in use already."""
+        with self._writing:
             if not self.newer:
                 return False
             self.retriever = self._open()

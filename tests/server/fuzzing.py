@@ -45,7 +45,7 @@ def _try(operation, mode, cases, number, session, headers, seen):
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def attempt(case):
-        response = case.call(session=session, headers=headers, timeout=30)
+        response = case.call(session=session, headers=headers, timeout=120)
         seen[operation.label, response.status_code] += 1
         case.validate_response(response, checks=CHECKS)
 
