@@ -15,12 +15,15 @@ help:
 # A stamp per set of extras: nothing is installed again until pyproject.toml or constraints.txt changes.
 $(VENV)/demo.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# The page is tested in Debian's Chromium, where it can be had; without one, those tests say so and are skipped.
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1; } || true
 	@touch $@
 
 demo: $(VENV)/demo.stamp

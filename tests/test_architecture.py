@@ -32,8 +32,8 @@ LAYERS = {
     "methods": 5,
     "evaluation": 5,
     "api": 6,
+    "server": 6.5,
     "cli": 7,
-    "server": 7,
     "distributed": 7,
 }
 LEAVES = {"device", "durable", "errors", "progress", "settings", "threads", "versions"}

@@ -21,7 +21,18 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    from callslip.cli import compare, demo, evaluate, fit, inspect, living, methods, search  # noqa: F401
+    from callslip.cli import (  # noqa: F401
+        compare,
+        demo,
+        evaluate,
+        fit,
+        inspect,
+        living,
+        methods,
+        report,
+        search,
+        serve,
+    )
 
     return [command.callback.__name__ for command in app.registered_commands]
 

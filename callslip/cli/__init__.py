@@ -32,7 +32,18 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 def main() -> None:
     """Run a command. User errors are printed without a traceback; an interrupt ends with 130."""
     threads.prepare(searching=sys.argv[1:2] in SEARCHING)
-    from callslip.cli import compare, demo, evaluate, fit, inspect, living, methods, search  # noqa: F401  (they register)
+    from callslip.cli import (  # noqa: F401  (they register)
+        compare,
+        demo,
+        evaluate,
+        fit,
+        inspect,
+        living,
+        methods,
+        report,
+        search,
+        serve,
+    )
 
     try:
         app()

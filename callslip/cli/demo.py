@@ -59,6 +59,7 @@ def demo(
     typer.echo("The index is saved. What to type next:")
     for command in (
         f'callslip search {out} "your question" --explain',
+        f"callslip serve {out}",
         f"callslip inspect {out}",
         "callslip fit YOUR-FOLDER --out my-index",
         "callslip methods",

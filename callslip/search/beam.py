@@ -17,6 +17,7 @@ from torch import Tensor
 
 from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores, DenseScores, as_scores
+from callslip.search import watching
 from callslip.search.selection import best_candidates, log_sum
 from callslip.search.trees import FreeTree, LevelMasks, Tree, check_fit, tree_of
 
@@ -111,10 +112,13 @@ def beam_search(
         levels: list[_Level] = []
         ended: list[_Ended] = []
         grown: tuple[_Places, _Level] | None = None
+        watch = watching.current()
         for level in range(tree.length):
             last = level + 1 == tree.length
             places, chosen = grown or _grow(tree, level, places, step, beam, renormalise)
             levels.append(chosen)
+            if watch is not None:
+                watch(level, places.node, places.total)
             if last or tree.may_end(level):
                 finished, places = _set_aside(places, chosen, beam, last)
                 finished.level, finished.leaf = level, tree.leaf(level, finished.leaf)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores, as_scores
+from callslip.search import watching
 from callslip.search.beam import Beams, CodeModel
 from callslip.search.selection import best_candidates, check_numbers, log_sum
 from callslip.search.trees import LevelMasks, check_fit, tree_of
@@ -106,6 +107,7 @@ class _DepthFirst:
         device: torch.device,
     ) -> None:
         self.model, self.n, self.renormalise, self.chunk = model, n, renormalise, chunk
+        self.watch = watching.current()
         self.tree = tree_of(trie, device, live, 1)
         check_fit(model, self.tree)
         length = trie.length
@@ -144,6 +146,8 @@ class _DepthFirst:
             some = some[totals[some] >= self.bar]  # it may have risen since
             if not len(some):
                 break
+            if self.watch is not None:
+                self.watch(level, child[some][None], totals[some][None])
             forked = state.fork()
             following = as_scores(self.model.advance(forked, owner[some][None], token[some][None]))
             self.visit(level + 1, forked, child[some], totals[some], gains[some], tokens[some], following)

@@ -1,0 +1,29 @@
+"""callslip report: the health of an index as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+
+@app.command()
+def report(
+    index: options.IndexArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page about an index: verdict, figures, plots of codes and training, the prefix tree."""
+    from callslip import durable
+    from callslip.api import load
+    from callslip.errors import BadSetting
+    from callslip.server.report import page_of
+
+    page = page_of(load(index), index.resolve().name)
+    try:
+        durable.replace(out, page)
+    except OSError as error:
+        raise BadSetting(f"cannot write {out}: {error.strerror}", "Choose another place with --out.") from None
+    options.say(f"wrote {out}")

@@ -1,0 +1,243 @@
+"""The application: routes, what each of them asks for, and the guard around them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException
+
+from callslip import __version__
+from callslip.errors import CallslipError, IndexCorrupt
+from callslip.server import answers
+from callslip.server.errors import ApiError, Busy, TooLate, body_of
+from callslip.server.guard import Guard, Hosts
+from callslip.server.inference import Inference, Job
+from callslip.server.keys import Keys
+from callslip.server.limits import Limits
+from callslip.server.metrics import Metrics
+from callslip.server.serving import Served
+
+POLL = 1.0
+"""Seconds between looks for a newer generation."""
+log = logging.getLogger("callslip.server")
+
+FIELDS = frozenset({
+    "body", "query", "path", "text", "title", "metadata", "doc_id", "doc_ids", "documents", "index", "k", "beam",
+    "filter", "explain", "characters", "history", "queries", "where", "where_not", "allow", "deny", "low", "high",
+    "on_conflict", "prefix", "depth", "limit", "offset",
+})  # fmt: skip
+"""Names that an error may repeat; whatever else stands in its place was sent by the client."""
+
+
+class JsonRequest(Request):
+    """A request whose body is read as JSON proper: no NaN, no lone surrogates, no nesting without end."""
+
+    async def json(self) -> Any:
+        try:
+            return from_json(await self.body(), allow_inf_nan=False)
+        except ValueError:
+            raise json.JSONDecodeError("not JSON", "", 0) from None
+
+
+class JsonRoute(APIRoute):
+    """A route that reads its body so."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handler
+
+
+class Server:
+    """What the routes work with: indexes, the model's thread, the thread that writes, counters."""
+
+    def __init__(self, served: Mapping[str, Served], limits: Limits) -> None:
+        self.served, self.limits = dict(served), limits
+        self.first = next(iter(self.served))
+        self.inference = Inference(self.retriever_of, limits, on_batch=lambda n, s: self.metrics.batch(n, s))
+        self.metrics = Metrics(self.served, lambda: self.inference.queued)
+        # Reading documents and figures must not wait for a long write, and neither for the model.
+        self.writer = ThreadPoolExecutor(1, "callslip-writer")
+        self.readers = ThreadPoolExecutor(2, "callslip-reader")
+        self._writes = self._reads = 0
+
+    def retriever_of(self, name: str) -> Any:
+        return self.served[name].retriever
+
+    def index(self, name: str | None) -> Served:
+        """The index of that name: looked up among those that were given at the start, never opened."""
+        found = self.served.get(self.first if name is None else name)
+        if found is None:
+            raise ApiError(404, "no index of that name is served", "See /v1/indexes.")
+        return found
+
+    async def write(self, do: Callable[[], Any]) -> Any:
+        """Do it in the thread that writes; `Busy` if too many wait for it already."""
+        if self._writes >= self.limits.writes:
+            raise Busy
+        self._writes += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.writer, do)
+        finally:
+            self._writes -= 1
+
+    async def read(self, do: Callable[[], Any]) -> Any:
+        """Do it beside the model: looking at codes, documents and figures."""
+        if self._reads >= self.limits.queue:
+            raise Busy
+        self._reads += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.readers, do)
+        finally:
+            self._reads -= 1
+
+    async def answer(self, request: Request, job: Job) -> Any:
+        """What the model's thread makes of a job; it is told when the client leaves."""
+        leaving = asyncio.ensure_future(request.receive())
+        leaving.add_done_callback(lambda task: None if task.cancelled() else setattr(job, "left", True))
+        began = time.monotonic()
+        try:
+            # The thread keeps the deadline itself, between two levels; this is for one that takes long.
+            async with asyncio.timeout(self.limits.deadline + 1):
+                return await job.answer
+        except TimeoutError:
+            raise TooLate from None
+        finally:
+            leaving.cancel()
+            self.metrics.seconds.observe(time.monotonic() - began)
+
+    async def look_for_newer(self) -> None:
+        """Take up new generations as they appear."""
+        while True:
+            await asyncio.sleep(POLL)
+            for one in self.served.values():
+                try:
+                    if await asyncio.to_thread(one.renew):
+                        log.info("index %s: generation %s", one.name, one.retriever._lives().manifest["generation"])
+                except Exception as error:  # the old one goes on; the next look may succeed
+                    log.warning("index %s: the new generation cannot be opened: %s", one.name, error)
+
+    def stop(self) -> None:
+        self.inference.stop()
+        self.writer.shutdown(wait=True)
+        self.readers.shutdown(wait=False, cancel_futures=True)
+
+
+class Application(Guard):
+    """FastAPI behind the guard, and what its routes work with."""
+
+    server: Server
+    fastapi: FastAPI
+
+
+def create_app(
+    served: Mapping[str, Served],
+    keys: Keys,
+    *,
+    host: str = "127.0.0.1",
+    names: tuple[str, ...] = (),
+    limits: Limits | None = None,
+) -> Application:
+    """The whole ASGI application: FastAPI behind the guard."""
+    from callslip.server.routes import add_routes, rule_of
+
+    limits = limits or Limits()
+    server = Server(served, limits)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        watcher = asyncio.create_task(server.look_for_newer())
+        yield
+        watcher.cancel()
+        with suppress(asyncio.CancelledError):
+            await watcher
+        await asyncio.to_thread(server.stop)
+
+    app = FastAPI(
+        title="Callslip",
+        version=__version__,
+        description="Search by a model that writes the codes of documents.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # their scripts come from the internet
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        responses={
+            status: {"model": answers.ErrorAnswer} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)
+        },
+    )
+    app.router.route_class = JsonRoute
+    add_routes(app, server)
+    _handle_errors(app)
+
+    def seen(scope: Mapping[str, Any], status: int) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        server.metrics.requests.labels(route, str(status)).inc()
+
+    whole = Application(
+        app,  # type: ignore[arg-type]
+        keys=keys,
+        hosts=Hosts(host, names),
+        limits=limits,
+        rule_of=rule_of,
+        full=lambda: server.inference.full,
+        seen=seen,
+    )
+    whole.server, whole.fastapi = server, app
+    return whole
+
+
+def _handle_errors(app: FastAPI) -> None:
+    def answer(status: int, problem: str, remedy: str = "", where: Any = None, headers: Any = None) -> JSONResponse:
+        return JSONResponse(body_of(status, problem, remedy, where), status, headers=headers)
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        """Where and what, in our own words: never a piece of the request."""
+        assert isinstance(error, RequestValidationError)
+        where = [
+            {"at": [part for part in one["loc"] if isinstance(part, int) or part in FIELDS], "problem": one["type"]}
+            for one in error.errors()[:8]
+        ]
+        return answer(422, "the request is not as the API describes it", "See /v1/openapi.json.", where)
+
+    async def api(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        headers = None if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+        return answer(error.status, error.problem, error.remedy, headers=headers)
+
+    async def ours(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, CallslipError)
+        if isinstance(error, IndexCorrupt):
+            log.error("%s", error)
+            return answer(500, "the index is damaged", "See the server's log, and run callslip check.")
+        return answer(400, error.problem, error.remedy)
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        problem = {404: "there is nothing here", 405: "this method is not used here"}
+        return answer(error.status_code, problem.get(error.status_code, "the request cannot be read"))
+
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        log.error("an error of ours", exc_info=error)
+        return answer(500, "an error of the server", "Its log says more.")
+
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(ApiError, api)
+    app.add_exception_handler(CallslipError, ours)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unforeseen)

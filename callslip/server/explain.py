@@ -1,0 +1,158 @@
+"""Why is this document where it is, or why is it not found? The search is run again, watched level by level.
+
+The beam keeps a number of beginnings at each level. A document is lost where its own beginning is not among them; what
+the model gives the rest of its code is then found by forced writing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Query
+from callslip.errors import CallslipError, Unsupported
+from callslip.identifiers.table import END, code_to_text
+from callslip.retriever import Found, Retriever
+from callslip.search.filters import Filter
+from callslip.search.watching import current, watched
+from callslip.server.errors import ApiError
+from callslip.server.explorer import coded, vocabulary_of
+from callslip.server.inference import with_beam
+
+
+class Trace:
+    """What the beam kept at each level of the last run of a search; it grows and runs again if it finds too little."""
+
+    def __init__(self) -> None:
+        self.levels: list[tuple[np.ndarray, np.ndarray]] = []
+        self._outer = current()
+
+    def __call__(self, level: int, nodes: Any, totals: Any) -> None:
+        if self._outer is not None:
+            self._outer(level, nodes, totals)  # a deadline, perhaps
+        if level == 0:
+            self.levels = []
+        self.levels.append((nodes[0].cpu().numpy(), totals[0].cpu().numpy()))
+
+
+def explain(
+    retriever: Retriever, query: Query, doc_id: str, k: int, beam: int | None, filter: Filter | None
+) -> dict[str, Any]:
+    """Where a document stands for a query, and why. Runs in the thread that searches."""
+    if query.history and not query.text and not retriever.reads_histories:
+        raise Unsupported(f"{retriever.method} searches by text", "Give the query a text.")
+    retriever.refresh(now=True)
+    with retriever._gate.searching(), with_beam(retriever, beam):
+        row = retriever.row_of().get(doc_id)
+        if row is None:
+            raise ApiError(404, "there is no such document in the index", "It may be deleted; check the doc_id.")
+        told: dict[str, Any] = {"doc_id": doc_id, "method": retriever.method, "k": k, "rank": None, "fell_at": None}
+        told |= _code_of(retriever, row)
+        told["title"] = retriever.documents.rows([row])[0].title
+        mask = retriever.mask(filter)
+        if mask is not None and not mask[row]:
+            return told | {"found": False, "verdict": "The filter leaves it out.", "levels": []}
+        possible = len(retriever._alive) if mask is None else int(np.count_nonzero(mask))
+        trace = Trace()
+        with watched(trace):
+            found = retriever._search([query], min(k, possible), mask, True)[0]
+        place = np.flatnonzero(np.asarray(found.rows) == row)
+        if len(place):
+            told |= _standing(found, int(place[0]), k)
+        told["found"] = told["rank"] is not None and told["rank"] <= k
+        told["last_score"] = float(found.scores[min(k, len(found.rows)) - 1]) if len(found.rows) else None
+        told["levels"] = _levels(retriever, query, told, trace, mask)
+    lost = [level["level"] for level in told["levels"] if level["kept"] is False]
+    told["fell_at"] = lost[0] if lost and told["rank"] is None else None
+    return told | {"verdict": _verdict(told)}
+
+
+def _code_of(retriever: Retriever, row: int) -> dict[str, Any]:
+    part = coded(retriever)
+    if part is None:
+        return {"code": None, "code_text": ""}
+    identifiers = part.identifiers  # type: ignore[attr-defined]
+    code = identifiers.code_at(int(np.flatnonzero(identifiers.rows == row)[0]))
+    return {"code": list(code), "code_text": code_to_text(code, vocabulary_of(retriever))}
+
+
+def _standing(found: Found, place: int, k: int) -> dict[str, Any]:
+    """Rank and reasons of a document among the candidates."""
+    return {
+        "rank": place + 1,
+        "score": float(found.scores[place]),
+        "why": found.why[place] if found.why is not None else {},
+    }
+
+
+def _levels(
+    retriever: Retriever, query: Query, told: dict[str, Any], trace: Trace, mask: np.ndarray | None
+) -> list[dict[str, Any]]:
+    """For each token of the document's code: what the model gives it, and whether its beginning stayed in the beam."""
+    if told["code"] is None or not hasattr(retriever, "identifiers"):
+        return []
+    trie = retriever.identifiers.trie()  # type: ignore[attr-defined]
+    whole = [*told["code"], *[END] * (trie.length - len(told["code"]))]
+    gains = told.get("why", {}).get("level_scores") or _forced(retriever, query, whole, mask)
+    vocabulary, levels, total = vocabulary_of(retriever), [], 0.0
+    for level, token in enumerate(whole):
+        gain = None if gains is None else float(gains[level])
+        total += gain or 0.0
+        kept, place, bar, beams = None, None, None, None
+        if level < len(trace.levels):
+            nodes, totals = trace.levels[level]
+            known = nodes >= 0
+            at = np.flatnonzero(nodes == trie.node_of(whole[: level + 1]))
+            kept, place = bool(len(at)), int(at[0]) + 1 if len(at) else None
+            beams, bar = int(known.sum()), float(totals[known].min()) if known.any() else None
+        levels.append(
+            {
+                "level": level + 1,
+                "token": token,
+                "name": "end" if token == END else code_to_text([token], vocabulary),
+                "probability": None if gain is None else math.exp(min(gain, 0.0)),
+                "log_probability": gain,
+                "prefix_score": None if gain is None else total,
+                "kept": kept,
+                "place": place,
+                "beams": beams,
+                "lowest_kept": bar,
+            }
+        )
+        if token == END:
+            break
+    return levels
+
+
+def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | None) -> np.ndarray | None:
+    """What the model gives the tokens of a code that it did not write; None where a method has no way to say."""
+    from callslip.search.forced import forced_scores
+
+    try:
+        inputs = retriever.inputs([query], retriever.encoder.encode([query.text]))
+        live = None if mask is None else retriever.live_nodes(mask)
+        return forced_scores(retriever.model, retriever.batch(inputs), retriever.identifiers.trie(), code, live)
+    except (AttributeError, CallslipError):
+        return None
+
+
+def _verdict(told: dict[str, Any]) -> str:
+    """The answer in a sentence."""
+    if told["found"]:
+        return f"Found, at place {told['rank']}."
+    if told["rank"] is not None:
+        return (
+            f"Its code was written, but it stands at place {told['rank']}, after the {told['k']} that were asked for."
+        )
+    if told["fell_at"] is not None:
+        level = told["levels"][told["fell_at"] - 1]
+        own = level["prefix_score"]
+        scores = (
+            "" if own is None else f": its beginning scores {own:.2f}, the last one kept {level['lowest_kept']:.2f}"
+        )
+        return (
+            f"It fell out of the beam at level {level['level']}, where {level['beams']} beginnings were kept{scores}."
+        )
+    return "It is not among the candidates of this search: others score higher."

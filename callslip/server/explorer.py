@@ -1,0 +1,232 @@
+"""The tree of codes, node by node: how many documents lie below a prefix, what they have in common, and which they are.
+
+Codes are sorted, so a node is a slice: counting costs two lookups. Words are those of a sample, made when a node is
+first looked at and kept while as many documents lie below it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Document
+from callslip.errors import CallslipError
+from callslip.identifiers.prefix_words import commonest_words, document_frequencies
+from callslip.identifiers.table import END, Identifiers, code_to_text
+from callslip.retriever import Retriever
+from callslip.server.errors import ApiError
+from callslip.storage.rows import Gone
+
+SAMPLE = 24
+"""Documents of a node whose words are counted."""
+BACKGROUND = 1000
+"""Documents of the whole index that they are compared with."""
+KEPT = 4096
+"""Nodes whose words are kept."""
+NO_CODES = "this index has no codes"
+
+
+def coded(retriever: Retriever) -> Retriever | None:
+    """The retriever, or the part of a hybrid, whose documents have codes; None if there is none."""
+    if isinstance(getattr(retriever, "identifiers", None), Identifiers):
+        return retriever
+    return next((part for part in getattr(retriever, "parts", ()) if coded(part) is not None), None)
+
+
+def vocabulary_of(retriever: Retriever) -> Sequence[str] | None:
+    """The word of each token, where codes are words."""
+    part = coded(retriever)
+    return None if part is None else getattr(part, "vocabulary", None)
+
+
+@dataclass
+class View:
+    """The tree of one state of an index, deleted documents left out."""
+
+    retriever: Retriever
+    identifiers: Identifiers
+    alive: np.ndarray
+    """Of each sorted position, whether the document is there."""
+    before: np.ndarray
+    """How many documents are there before each sorted position, and in all."""
+
+    def count(self, inside: slice) -> int:
+        return int(self.before[inside.stop] - self.before[inside.start])
+
+
+class Explorer:
+    """Answers questions about the tree of one index, whatever generation it has."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._view: tuple[Any, View] | None = None
+        self._words: OrderedDict[tuple[int, ...], tuple[int, list[str]]] = OrderedDict()
+        self._background: tuple[int, Counter[str]] | None = None
+
+    def children(self, retriever: Retriever, prefix: tuple[int, ...], depth: int, limit: int) -> dict[str, Any]:
+        """A node and its children, the fullest `limit` of them, to a depth of one or two levels."""
+        return self._steady(retriever, lambda: self._children(self._now(retriever), prefix, depth, limit))
+
+    def documents(self, retriever: Retriever, prefix: tuple[int, ...], offset: int, limit: int) -> dict[str, Any]:
+        """The documents below a node, in the order of their codes."""
+        return self._steady(retriever, lambda: self._documents(self._now(retriever), prefix, offset, limit))
+
+    def words(self, retriever: Retriever, code: Sequence[int]) -> list[list[str]]:
+        """What the documents below each prefix of a code have in common."""
+
+        def ask() -> list[list[str]]:
+            view = self._now(retriever)
+            trie, found = view.identifiers.trie(), []
+            for level in range(len(code)):
+                prefix = tuple(code[: level + 1])
+                node = trie.node_of(prefix)
+                inside = trie.documents_of(level, node) if node >= 0 else slice(0, 0)
+                found.append(self._words_of(view, prefix, inside) if view.count(inside) else [])
+            return found
+
+        return self._steady(retriever, ask)
+
+    def _steady(self, retriever: Retriever, ask: Any) -> Any:
+        """Ask while nothing changes; again, if another process deleted a document under our hands."""
+        if coded(retriever) is None:
+            raise ApiError(409, NO_CODES, f"{retriever.method} finds documents without writing any.")
+        for _ in range(3):
+            retriever.refresh(now=True)
+            try:
+                with retriever._gate.searching():
+                    return ask()
+            except Gone:
+                continue
+        raise CallslipError("documents are deleted faster than they can be read", "Try again.")
+
+    def _now(self, retriever: Retriever) -> View:
+        part = coded(retriever)
+        assert part is not None
+        identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
+        key = (id(identifiers), retriever._seen, len(retriever._alive))
+        with self._lock:
+            if self._view is None or self._view[0] != key:
+                alive = retriever._alive[identifiers.rows]
+                before = np.concatenate([[0], np.cumsum(alive)])
+                self._view = key, View(retriever, identifiers, alive, before)
+            return self._view[1]
+
+    def _children(self, view: View, prefix: tuple[int, ...], depth: int, limit: int) -> dict[str, Any]:
+        node, level = _node(view, prefix), len(prefix) - 1
+        inside = view.identifiers.trie().documents_of(level, node)
+        below, left = self._below(view, level, node, limit)
+        children = []
+        for child in below:
+            told = self._told(view, level + 1, child, (*prefix,))
+            if depth > 1 and not told["end"]:
+                deeper, more = self._below(view, level + 1, child, limit)
+                told["children"] = [self._short(view, level + 2, one) for one in deeper]
+                told["left_out"] = more
+            children.append(told)
+        return {
+            "prefix": list(prefix),
+            "text": code_to_text(prefix, vocabulary_of(view.retriever)),
+            "level": len(prefix),
+            "length": view.identifiers.length,
+            "documents": view.count(inside),
+            "words": self._words_of(view, prefix, inside) if prefix else [],
+            "children": children,
+            "left_out": left,
+        }
+
+    def _below(self, view: View, level: int, node: int, limit: int) -> tuple[list[int], dict[str, int]]:
+        """The fullest living children of a node in the order of their tokens, and what else there is."""
+        trie = view.identifiers.trie()
+        inside = trie.children_of(level, node)
+        nodes = np.arange(inside.start, inside.stop)
+        if not len(nodes):
+            return [], {"nodes": 0, "documents": 0}
+        bounds = np.append(nodes, inside.stop)
+        for deeper in trie.below[level + 1 :]:
+            bounds = deeper[bounds]
+        counts = np.diff(view.before[bounds])
+        order = np.argsort(-counts, kind="stable")
+        order = order[counts[order] > 0]
+        kept = np.sort(order[:limit])
+        rest = order[limit:]
+        return nodes[kept].tolist(), {"nodes": len(rest), "documents": int(counts[rest].sum())}
+
+    def _short(self, view: View, level: int, node: int) -> dict[str, Any]:
+        trie = view.identifiers.trie()
+        token = int(trie.tokens[level][node])
+        inside = trie.documents_of(level, node)
+        vocabulary = vocabulary_of(view.retriever)
+        name = "end" if token == END else code_to_text([token], vocabulary)
+        return {"token": token, "name": name, "documents": view.count(inside)}
+
+    def _told(self, view: View, level: int, node: int, prefix: tuple[int, ...]) -> dict[str, Any]:
+        short = self._short(view, level, node)
+        inside = view.identifiers.trie().documents_of(level, node)
+        end = short["token"] == END or level + 1 == view.identifiers.length
+        return short | {"end": end, "words": self._words_of(view, (*prefix, short["token"]), inside)}
+
+    def _words_of(self, view: View, prefix: tuple[int, ...], inside: slice) -> list[str]:
+        count = view.count(inside)
+        with self._lock:
+            known = self._words.get(prefix)
+            if known is not None and known[0] == count:
+                self._words.move_to_end(prefix)
+                return known[1]
+        documents = self._sampled(view, inside, SAMPLE)
+        words = commonest_words([document.content for document in documents], self._usual(view))
+        with self._lock:
+            self._words[prefix] = (count, words)
+            while len(self._words) > KEPT:
+                self._words.popitem(last=False)
+        return words
+
+    def _usual(self, view: View) -> Counter[str]:
+        """Words of documents spread over the whole index, counted anew when it has become another size."""
+        count = len(view.retriever)
+        if self._background is None or not 0.8 < (count + 1) / (self._background[0] + 1) < 1.25:
+            sample = self._sampled(view, slice(0, len(view.alive)), BACKGROUND)
+            self._background = count, document_frequencies(document.content for document in sample)
+        return self._background[1]
+
+    def _sampled(self, view: View, inside: slice, most: int) -> list[Document]:
+        positions = np.flatnonzero(view.alive[inside]) + inside.start
+        if len(positions) > most:
+            positions = positions[np.linspace(0, len(positions) - 1, most).astype(int)]
+        return view.retriever.documents.rows(view.identifiers.rows[positions].tolist())
+
+    def _documents(self, view: View, prefix: tuple[int, ...], offset: int, limit: int) -> dict[str, Any]:
+        inside = view.identifiers.trie().documents_of(len(prefix) - 1, _node(view, prefix))
+        positions = np.flatnonzero(view.alive[inside])[offset : offset + limit] + inside.start
+        found = view.retriever.documents.rows(view.identifiers.rows[positions].tolist())
+        codes = [view.identifiers.code_at(int(position)) for position in positions]
+        vocabulary = vocabulary_of(view.retriever)
+        return {
+            "prefix": list(prefix),
+            "text": code_to_text(prefix, vocabulary),
+            "total": view.count(inside),
+            "documents": [
+                {
+                    "doc_id": document.doc_id,
+                    "title": document.title,
+                    "text": document.text[:400],
+                    "code": list(code),
+                    "code_text": code_to_text(code, vocabulary),
+                }
+                for document, code in zip(found, codes, strict=True)
+            ],
+        }
+
+
+def _node(view: View, prefix: tuple[int, ...]) -> int:
+    trie = view.identifiers.trie()
+    if len(prefix) > trie.length:
+        raise ApiError(404, f"codes have {trie.length} tokens", "Give a shorter prefix.")
+    node = trie.node_of(prefix)
+    if node < 0 or not view.count(trie.documents_of(len(prefix) - 1, node)):
+        raise ApiError(404, "no code begins so")
+    return node

@@ -1,0 +1,91 @@
+"""The state of an index as figures and plots: its codes, its training, what has changed since. For page and report."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from callslip.identifiers import doctor, quality
+from callslip.identifiers.table import Identifiers
+from callslip.retriever import Retriever
+from callslip.server import plots
+from callslip.server.explorer import coded, vocabulary_of
+
+BINS = 256
+"""Tokens of a level whose use is drawn: of more, neighbours in the order of use are averaged."""
+
+
+def facts(name: str, retriever: Retriever) -> dict[str, Any]:
+    """What an index is, in a few words: cheap, and asked for often."""
+    part, home = coded(retriever), retriever._lives()
+    identifiers: Identifiers | None = None if part is None else part.identifiers  # type: ignore[attr-defined]
+    described = retriever.describe()
+    return {
+        "name": name,
+        "method": retriever.method,
+        "documents": len(retriever),
+        "corpus": str(described["corpus"].get("name", "")),
+        "trained_on": int(described["corpus"].get("documents", 0)),
+        "fit_seconds": described["fit_seconds"],
+        "settings": described["settings"],
+        "generation": int(home.manifest["generation"]),
+        "version": int(retriever._seen),
+        "has_codes": identifiers is not None,
+        "words": vocabulary_of(retriever) is not None,
+        "length": None if identifiers is None else identifiers.length,
+        "beam": getattr(retriever.settings, "beam", None) if "beam" in retriever.search_settings else None,
+        "reads_histories": bool(retriever.reads_histories),
+    }
+
+
+def health(name: str, retriever: Retriever) -> dict[str, Any]:
+    """The facts, and what the doctor makes of the codes of the documents that are there, with plots."""
+    told: dict[str, Any] = {"facts": facts(name, retriever), "verdict": None, "findings": [], "figures": None}
+    training = records(retriever)
+    told["plots"] = [
+        {"name": f"training-{n}", "title": t, "svg": s} for n, (t, s) in enumerate(plots.training(training))
+    ]
+    told["epochs"] = len(training)
+    part = coded(retriever)
+    if part is None or not len(retriever):
+        return told
+    with retriever._gate.searching():
+        identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
+        codes = np.asarray(identifiers.codes[retriever._alive[identifiers.rows]])
+    figures = quality.measure(codes)
+    findings = doctor.diagnose(figures, words=vocabulary_of(retriever) is not None)
+    told["verdict"], told["figures"] = doctor.verdict(findings), figures.to_dict()
+    told["figures"]["bucket_histogram"] = {str(k): v for k, v in figures.bucket_histogram.items()}
+    told["findings"] = [vars(finding) for finding in findings]
+    told["plots"][:0] = [
+        {"name": "buckets", "title": "Documents that share a code", "svg": plots.buckets(figures.bucket_histogram)},
+        *(
+            {
+                "name": f"usage-{level.level + 1}",
+                "title": f"Level {level.level + 1}: how its tokens are used",
+                "svg": plots.usage(binned(level.usage), level.width),
+            }
+            for level in figures.levels
+        ),
+    ]
+    return told
+
+
+def records(retriever: Retriever) -> list[dict[str, Any]]:
+    """The training log, one record an epoch; of a hybrid, those of all its parts."""
+    log = getattr(retriever, "log", None)
+    own = [] if log is None else [dict(record) for record in log.records]
+    for part in getattr(retriever, "parts", ()):
+        own += [record | {"phase": f"{part.method}: {record.get('phase', '')}"} for record in records(part)]
+    return own
+
+
+def binned(counts: np.ndarray, bins: int = BINS) -> list[float]:
+    """Uses of a level's tokens, the most used first; of more than `bins` tokens, means of neighbours."""
+    ordered = np.sort(counts)[::-1].astype(float)
+    if len(ordered) <= bins:
+        return ordered.tolist()
+    edges = np.linspace(0, len(ordered), bins + 1).astype(int)
+    return [float(ordered[a:b].mean()) for a, b in itertools.pairwise(edges)]

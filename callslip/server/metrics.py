@@ -1,0 +1,63 @@
+"""What the server counts, for Prometheus: requests, batches, waiting queries, documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from callslip.server.serving import Served
+
+SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """One registry for each server, so that two in one process do not count together."""
+
+    def __init__(self, served: Mapping[str, Served], queued: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        # Labels are routes and statuses, never anything that a client writes: their number must stay small.
+        self.requests = Counter(
+            "callslip_requests", "Requests by route and status.", ["route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "callslip_search_seconds", "From the parsed request to the answer.", buckets=SECONDS, registry=self.registry
+        )
+        self.batches = Histogram(
+            "callslip_batch_queries",
+            "Queries searched at once.",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
+        )
+        self.model_seconds = Histogram(
+            "callslip_batch_seconds", "Time of the model for a batch.", buckets=SECONDS, registry=self.registry
+        )
+        Gauge("callslip_waiting_queries", "Queries in the queue.", registry=self.registry).set_function(queued)
+        documents = Gauge("callslip_documents", "Documents that can be found.", ["index"], registry=self.registry)
+        generation = Gauge("callslip_generation", "The generation in use.", ["index"], registry=self.registry)
+        swaps = Gauge("callslip_swaps", "Generations taken up since the start.", ["index"], registry=self.registry)
+        for name, one in served.items():
+            documents.labels(name).set_function(partial(_documents, one))
+            generation.labels(name).set_function(partial(_generation, one))
+            swaps.labels(name).set_function(partial(_swaps, one))
+
+    def batch(self, size: int, seconds: float) -> None:
+        self.batches.observe(size)
+        self.model_seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+def _documents(one: Served) -> int:
+    return len(one.retriever)
+
+
+def _generation(one: Served) -> int:
+    return int(one.retriever._lives().manifest["generation"])
+
+
+def _swaps(one: Served) -> int:
+    return one.swaps

@@ -1,0 +1,17 @@
+"""The page: its files as bytes, read once. No path is ever made from what a client sends."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+FILES = ("style.css", "app.js", "api.js", "dom.js", "search.js", "explorer.js", "health.js", "icon.svg")
+
+
+def _read(name: str) -> tuple[str, bytes]:
+    kind = KINDS[name.rpartition(".")[2]]
+    return f"{kind}; charset=utf-8", files("callslip.server.page").joinpath(name).read_bytes()
+
+
+PAGE: dict[str, tuple[str, bytes]] = {"/": _read("index.html"), **{f"/{name}": _read(name) for name in FILES}}
+"""Path -> kind and contents."""

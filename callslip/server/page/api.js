@@ -1,0 +1,66 @@
+// Talking to the server. A key, where one is asked for, stays in this tab.
+
+import { byId } from "./dom.js";
+
+const KEY = "callslip-key";
+export const state = { indexes: [], index: null };
+
+class ApiError extends Error {
+  constructor(status, error) {
+    super(error.message || `The server answered ${status}`);
+    this.status = status;
+    this.remedy = error.remedy || "";
+    this.code = error.code;
+  }
+}
+
+async function askForKey() {
+  const dialog = byId("key-dialog");
+  byId("key").value = "";
+  if (!dialog.open) dialog.showModal();
+  await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
+  const key = byId("key").value.trim();
+  if (key) sessionStorage.setItem(KEY, key);
+  return Boolean(key);
+}
+
+let asking = null;
+
+export async function call(path, { body, signal, parameters } = {}) {
+  const query = parameters ? `?${new URLSearchParams(Object.entries(parameters).filter(([, v]) => v !== undefined && v !== null))}` : "";
+  const key = sessionStorage.getItem(KEY);
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  if (body) headers["content-type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(path + query, { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body), credentials: "omit" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, { message: "The server does not answer", remedy: "Is callslip serve still running?" });
+  }
+  if (answer.status === 401) {
+    asking = asking || askForKey();
+    const given = await asking;
+    asking = null;
+    if (given) return call(path, { body, signal, parameters });
+  }
+  const read = await answer.json().catch(() => ({ error: {} }));
+  if (!answer.ok) throw new ApiError(answer.status, read.error || {});
+  return read;
+}
+
+// "history: a, b" is a history of items, oldest first; anything else is text.
+export function asked(query) {
+  const found = /^\s*history:(.*)$/is.exec(query);
+  return found ? { history: found[1].split(",").map((id) => id.trim()).filter(Boolean) } : { query };
+}
+
+export const search = (index, query, k, beam, signal) =>
+  call("/v1/search", { signal, body: { index, ...asked(query), k, explain: true, characters: 3000, ...(beam ? { beam } : {}) } });
+export const explain = (index, query, id, k, beam) =>
+  call("/v1/explain", { body: { index, ...asked(query), doc_id: id, k, ...(beam ? { beam } : {}) } });
+export const codes = (index, prefix) => call("/v1/codes", { parameters: { index, prefix, depth: 2, limit: 64 } });
+export const bucket = (index, prefix, offset) => call("/v1/codes/documents", { parameters: { index, prefix, offset, limit: 20 } });
+export const health = (index) => call("/v1/health", { parameters: { index } });
+export const indexes = () => call("/v1/indexes");
+export const textOf = (prefix) => prefix.map((token) => (token < 0 ? "end" : token)).join("-");

@@ -1,0 +1,82 @@
+// Elements are made of text, never of markup: whatever a document says is shown as it is written.
+
+const SVG = "http://www.w3.org/2000/svg";
+// Characters that turn the direction of text could make a name look like another one: they are shown as boxes.
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+
+export const visible = (text) => String(text).replace(TURNING, "\u25a1");
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "vars") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(3)) {
+    if (child === undefined || child === null || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(visible(child)));
+  }
+  return node;
+}
+
+export const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+export const byId = (id) => document.getElementById(id);
+export const replace = (node, ...children) => { node.replaceChildren(...children.flat(3).filter(Boolean)); };
+
+// A plot that our server drew. It is read as XML, and only its elements are taken over.
+export function drawing(text) {
+  const parsed = new DOMParser().parseFromString(text.replace("<svg ", `<svg xmlns="${SVG}" `), "image/svg+xml");
+  const root = parsed.documentElement;
+  if (root.nodeName !== "svg" || parsed.querySelector("script, foreignObject, parsererror")) return el("p", {}, "–");
+  return document.importNode(root, true);
+}
+
+export const number = (value) => Number(value).toLocaleString("en");
+export const percent = (p) => (p >= 0.995 ? "100 %" : p >= 0.01 ? `${Math.round(100 * p)} %` : p > 0 ? "< 1 %" : "0 %");
+
+export function problem(error) {
+  return el("div", { class: "problem", role: "alert" },
+    el("strong", {}, error.message || "Something went wrong"), error.remedy && el("p", {}, error.remedy));
+}
+
+const STOP = new Set(("the a an of in on at to for and or is are was be by with from as it its this that which what how do does i "
+  + "we you my can where when who why not no").split(" "));
+
+// The words of a query as a pattern that finds them, and other forms of them, in a text.
+export function patternOf(query) {
+  const words = (query.toLowerCase().match(/[\p{L}\p{N}]+/gu) || []).filter((word) => word.length > 1 && !STOP.has(word));
+  const stems = [...new Set(words.map((word) => (word.length > 4 ? word.replace(/(ing|ed|es|s|e|y)$/u, "") : word)))];
+  if (!stems.length) return null;
+  return new RegExp(`(?<![\\p{L}\\p{N}])(?:${stems.slice(0, 24).join("|")})[\\p{L}\\p{N}]*`, "giu");
+}
+
+export function marked(text, pattern) {
+  if (!pattern) return [text];
+  const parts = [];
+  let end = 0;
+  for (const match of text.matchAll(pattern)) {
+    parts.push(text.slice(end, match.index), el("mark", {}, match[0]));
+    end = match.index + match[0].length;
+  }
+  return [...parts, text.slice(end)];
+}
+
+// The stretch of a text that has most of the words in it.
+export function excerpt(text, pattern, size = 300) {
+  const clean = text.replace(/\s+/g, " ").trim();
+  if (clean.length <= size) return clean;
+  let best = 0;
+  const places = pattern ? [...clean.matchAll(pattern)].map((match) => match.index) : [];
+  let most = 0;
+  for (const start of places) {
+    const inside = places.filter((at) => at >= start && at < start + size * 0.8).length;
+    if (inside > most) [most, best] = [inside, start];
+  }
+  let from = Math.max(0, best - 60);
+  if (from > 0) from = clean.indexOf(" ", from) + 1;
+  const cut = clean.slice(from, from + size);
+  const to = from + size < clean.length ? cut.lastIndexOf(" ") : cut.length;
+  return `${from > 0 ? "… " : ""}${cut.slice(0, to > 0 ? to : undefined)}${from + size < clean.length ? " …" : ""}`;
+}

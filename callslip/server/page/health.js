@@ -1,0 +1,50 @@
+// The state of an index: the doctor's verdict, figures, and the plots that the server draws.
+
+import { health, state } from "./api.js";
+import { byId, drawing, el, number, problem, replace } from "./dom.js";
+
+const view = byId("view-health");
+let now = 0;
+
+export async function show() {
+  const mine = ++now;
+  replace(view, el("p", { class: "hint" }, "Measuring …"));
+  try {
+    const told = await health(state.index);
+    if (mine === now) draw(told);
+  } catch (error) {
+    if (mine === now) replace(view, problem(error));
+  }
+}
+
+function draw({ facts, verdict, findings, figures, plots, epochs }) {
+  const tiles = [
+    ["documents", number(facts.documents)],
+    ["method", facts.method],
+    figures && ["codes", number(figures.unique)],
+    figures && ["share a code", `${(100 * figures.collision_rate).toFixed(1)} %`],
+    figures && ["fullest bucket", number(figures.bucket_max)],
+    ["trained in", facts.fit_seconds >= 90 ? `${(facts.fit_seconds / 60).toFixed(1)} min` : `${facts.fit_seconds.toFixed(0)} s`],
+    ["generation", `${facts.generation}, version ${facts.version}`],
+  ].filter(Boolean);
+  replace(view,
+    el("div", { class: "explorer-head" },
+      el("h1", {}, facts.name, verdict && el("span", { class: `badge ${verdict}` }, verdict)),
+      el("p", { class: "took" }, facts.corpus ? `fitted on ${number(facts.trained_on)} documents of ${facts.corpus}` : "")),
+    el("dl", { class: "tiles" }, tiles.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    !figures && el("p", { class: "hint" }, `${facts.method} gives documents no codes: there is nothing more to examine.`),
+    figures && findings.length === 0 && el("p", { class: "verdict good" }, "Nothing is wrong with these codes."),
+    findings.length > 0 && el("ul", { class: "findings" }, findings.map((one) =>
+      el("li", { class: one.severity }, el("strong", {}, one.problem), el("p", {}, one.remedy)))),
+    el("div", { class: "plots" }, plots.map((plot) => el("figure", {}, el("figcaption", {}, plot.title), drawing(plot.svg)))),
+    figures && levels(figures),
+    epochs === 0 && el("p", { class: "hint" }, "No training log was saved with this index."));
+}
+
+function levels(figures) {
+  const columns = [["level", (l) => l.level + 1], ["tokens", (l) => number(l.width)], ["used", (l) => number(l.used)], ["dead", (l) => number(l.dead)],
+    ["perplexity", (l) => l.perplexity.toFixed(1)], ["Gini", (l) => l.gini.toFixed(3)], ["diversity", (l) => l.diversity.toFixed(3)]];
+  return el("div", { class: "table" }, el("table", {},
+    el("thead", {}, el("tr", {}, columns.map(([name]) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, figures.levels.map((level) => el("tr", {}, columns.map(([, value]) => el("td", {}, value(level))))))));
+}

@@ -1,0 +1,148 @@
+"""Plots as SVG, for the page and for the report alike. Colours come from the style sheet, by class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from callslip.evaluation.plot import axis
+
+WIDTH, HEIGHT = 480, 220
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 34
+NOT_TERMS = frozenset({"phase", "epoch", "seconds", "learning_rate", "skipped_steps"})
+LINES = 6
+"""Curves in one plot: more could not be told apart."""
+
+
+def buckets(histogram: Mapping[int, int]) -> str:
+    """How many codes have one document, two, three or four, five to eight, and so on: sizes double from bar to bar."""
+    bars: dict[str, int] = {}
+    for size, count in sorted(histogram.items()):
+        power = 0 if size == 1 else math.ceil(math.log2(size))
+        first, last = (1, 1) if power == 0 else (2 ** (power - 1) + 1, 2**power)
+        name = str(last) if first == last else f"{first}–{last}"
+        bars[name] = bars.get(name, 0) + count
+    step, top = axis(max(bars.values(), default=1))
+    width = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
+    parts = _frame("Documents in a bucket: " + ", ".join(f"{k}: {v}" for k, v in bars.items()), step, top)
+    for place, (name, count) in enumerate(bars.items()):
+        x, y = LEFT + width * (place + 0.14), _y(count, top)
+        parts.append(
+            f'<g><title>{escape(name)} documents: {count:,} codes</title><rect class="bar" x="{x:.1f}" y="{y:.1f}" '
+            f'width="{width * 0.72:.1f}" height="{HEIGHT - BOTTOM - y:.1f}" rx="2"/></g>'
+            f'<text class="tick" x="{x + width * 0.36:.1f}" y="{HEIGHT - BOTTOM + 15}">{escape(name)}</text>'
+        )
+    return _finish(parts, "documents in the bucket", "codes")
+
+
+def usage(counts: Sequence[float], width: int) -> str:
+    """Uses of a level's tokens, the most used first, and the line of even use."""
+    step, top = axis(max(counts, default=1) or 1)
+    even = sum(counts) / len(counts) if counts else 0.0
+    spoken = f"The most used of {width} tokens has {max(counts, default=0):.0f} documents, even use would be {even:.1f}"
+    parts = _frame(spoken, step, top)
+    each = (WIDTH - LEFT - RIGHT) / max(len(counts), 1)
+    path = f"M{LEFT},{HEIGHT - BOTTOM}"
+    for place, count in enumerate(counts):
+        path += f"V{_y(count, top):.1f}H{LEFT + each * (place + 1):.1f}"
+    parts.append(f'<path class="area" d="{path}V{HEIGHT - BOTTOM}Z"><title>{escape(spoken)}</title></path>')
+    y = _y(even, top)
+    parts.append(f'<line class="reference" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    return _finish(parts, f"{width:,} tokens, the most used first", "documents")
+
+
+def training(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Curves of every phase: title and plot. A phase's terms share one plot."""
+    phases: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        phases.setdefault(str(record.get("phase", "training")), []).append(record)
+    found = []
+    for phase, own in phases.items():
+        names = [name for name in own[0] if name not in NOT_TERMS and _finite(own[0][name])]
+        curves = {name: [float(r[name]) if _finite(r.get(name)) else math.nan for r in own] for name in names[:LINES]}
+        if curves:
+            found.append((phase[:1].upper() + phase[1:], lines(curves)))
+    return found
+
+
+def lines(curves: Mapping[str, Sequence[float]]) -> str:
+    """Curves over epochs, each named at the top."""
+    values = [value for curve in curves.values() for value in curve if math.isfinite(value)]
+    epochs = max((len(curve) for curve in curves.values()), default=1)
+    step, top = axis(max(values, default=1.0))
+    spoken = ", ".join(f"{name} from {curve[0]:.3g} to {curve[-1]:.3g}" for name, curve in curves.items())
+    parts = _frame(spoken, step, top)
+    across = (WIDTH - LEFT - RIGHT) / max(epochs - 1, 1)
+    for number, (name, curve) in enumerate(curves.items()):
+        points = [
+            (LEFT + across * at if epochs > 1 else LEFT + (WIDTH - LEFT - RIGHT) / 2, _y(value, top), value)
+            for at, value in enumerate(curve)
+            if math.isfinite(value)
+        ]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
+        parts.append(f'<polyline class="line line-{number + 1}" points="{path}"/>')
+        for at, (x, y, value) in enumerate(points):
+            told = escape(f"{name}, epoch {at + 1}: {value:.4g}")
+            parts.append(
+                f'<circle class="dot line-{number + 1}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{told}</title></circle>'
+            )
+        x = WIDTH - RIGHT - 4
+        parts.append(f'<text class="name line-{number + 1}" x="{x}" y="{TOP + 12 + 15 * number}">{escape(name)}</text>')
+    for at in {0, epochs - 1}:
+        parts.append(f'<text class="tick" x="{LEFT + across * at:.1f}" y="{HEIGHT - BOTTOM + 15}">{at + 1}</text>')
+    return _finish(parts, "epoch", "")
+
+
+def icicle(tree: Mapping[str, Any]) -> str:
+    """The first two levels of the prefix tree as the explorer gives them, sized by documents. For the report."""
+    total, height = max(tree["documents"], 1), 520.0
+    parts = [f'<svg class="icicle" viewBox="0 0 {WIDTH * 2} {height:.0f}" role="img" aria-label="The prefix tree">']
+    y = 0.0
+    for number, child in enumerate(tree["children"]):
+        tall = height * child["documents"] / total
+        words = " ".join(child["words"])
+        told = escape(f"{child['name']}: {child['documents']:,} documents. {words}")
+        parts.append(
+            f'<g class="node hue-{number % 8}"><title>{told}</title>'
+            f'<rect x="0" y="{y:.1f}" width="{WIDTH * 1.2:.0f}" height="{max(tall - 1, 0.5):.1f}"/>'
+        )
+        if tall > 13:
+            parts.append(f'<text x="10" y="{y + tall / 2 + 4:.1f}">{escape(child["name"])} · {escape(words)}</text>')
+        below = y
+        for grandchild in child.get("children", ()):
+            part = height * grandchild["documents"] / total
+            parts.append(
+                f'<rect class="deep" x="{WIDTH * 1.2 + 2:.0f}" y="{below:.1f}" width="{WIDTH * 0.8 - 2:.0f}" '
+                f'height="{max(part - 0.6, 0.3):.1f}"/>'
+            )
+            below += part
+        parts.append("</g>")
+        y += tall
+    return "".join(parts) + "</svg>"
+
+
+def _frame(spoken: str, step: float, top: float) -> list[str]:
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(spoken)}">']
+    for number in range(round(top / step) + 1):
+        y = _y(number * step, top)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick left" x="{LEFT - 6}" y="{y + 4:.1f}">{number * step:,.6g}</text>')
+    return parts
+
+
+def _finish(parts: list[str], across: str, up: str) -> str:
+    middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
+    parts.append(f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 4}">{escape(across)}</text>')
+    if up:
+        parts.append(f'<text class="axis up" x="{WIDTH - RIGHT - 2}" y="{TOP + 10}">{escape(up)}</text>')
+    return "".join(parts) + "</svg>"
+
+
+def _y(value: float, top: float) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - min(max(value / top, 0.0), 1.0))
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

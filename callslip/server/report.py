@@ -1,0 +1,94 @@
+"""The state of an index as one HTML page that needs nothing else: the page's plots and style, and no script."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from callslip import __version__
+from callslip.retriever import Retriever
+from callslip.server import health, plots
+from callslip.server.explorer import Explorer, coded
+from callslip.server.page import PAGE
+
+
+def page_of(retriever: Retriever, name: str) -> bytes:
+    """The whole page, in UTF-8."""
+    told = health.health(name, retriever)
+    facts, verdict = told["facts"], told["verdict"]
+    badge = f'<span class="badge {verdict}">{verdict}</span>' if verdict else ""
+    body = [
+        f'<div class="explorer-head"><h1>{escape(name)}{badge}</h1>'
+        f'<p class="took">{escape(facts["method"])}, fitted on {facts["trained_on"]:,} documents of '
+        f"{escape(facts['corpus'] or 'a corpus without a name')}</p></div>",
+        _tiles(told),
+        _findings(told),
+        '<div class="plots">',
+        *(f"<figure><figcaption>{escape(one['title'])}</figcaption>{one['svg']}</figure>" for one in told["plots"]),
+        "</div>",
+        _levels(told["figures"]),
+        _tree(retriever),
+        _settings(facts["settings"]),
+    ]
+    style = PAGE["/style.css"][1].decode("utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(name)}: report</title><style>{style}</style></head>\n"
+        f"<body><main>\n{chr(10).join(part for part in body if part)}\n"
+        f'<p class="hint">callslip {__version__}</p></main></body></html>\n'
+    ).encode("utf-8", "replace")
+
+
+def _tiles(told: dict[str, Any]) -> str:
+    facts, figures = told["facts"], told["figures"]
+    tiles = {"documents": f"{facts['documents']:,}", "trained in": f"{facts['fit_seconds']:,.0f} s"}
+    if figures:
+        tiles |= {
+            "codes": f"{figures['unique']:,}",
+            "share a code": f"{figures['collision_rate']:.1%}",
+            "fullest bucket": f"{figures['bucket_max']:,}",
+            "length": str(figures["length"]),
+        }
+    tiles["generation"] = f"{facts['generation']}, version {facts['version']}"
+    return f'<dl class="tiles">{"".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in tiles.items())}</dl>'
+
+
+def _findings(told: dict[str, Any]) -> str:
+    if told["figures"] is None:
+        return f'<p class="hint">{escape(told["facts"]["method"])} gives documents no codes.</p>'
+    if not told["findings"]:
+        return '<p class="verdict good">Nothing is wrong with these codes.</p>'
+    items = "".join(
+        f'<li class="{one["severity"]}"><strong>{escape(one["problem"])}</strong><p>{escape(one["remedy"])}</p></li>'
+        for one in told["findings"]
+    )
+    return f'<ul class="findings">{items}</ul>'
+
+
+def _levels(figures: dict[str, Any] | None) -> str:
+    if figures is None:
+        return ""
+    names = ("level", "tokens", "used", "dead", "perplexity", "Gini", "diversity")
+    rows = "".join(
+        f"<tr><td>{x['level'] + 1}</td><td>{x['width']:,}</td><td>{x['used']:,}</td><td>{x['dead']:,}</td>"
+        f"<td>{x['perplexity']:.1f}</td><td>{x['gini']:.3f}</td><td>{x['diversity']:.3f}</td></tr>"
+        for x in figures["levels"]
+    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _tree(retriever: Retriever) -> str:
+    if coded(retriever) is None or not len(retriever):
+        return ""
+    tree = Explorer().children(retriever, (), 2, 48)
+    left = tree["left_out"]
+    rest = f'<p class="hint">{left["nodes"]:,} smaller nodes are not drawn.</p>' if left["nodes"] else ""
+    return f'<div class="bucket"><h2>The first levels of the prefix tree</h2>{plots.icicle(tree)}{rest}</div>'
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    rows = "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in settings.items())
+    return f'<details class="bucket"><summary>Settings</summary><table class="words">{rows}</table></details>'

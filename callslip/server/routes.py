@@ -1,0 +1,291 @@
+"""The routes under /v1, the page, and the rule of each: a route without one is refused to everybody."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from callslip import __version__
+from callslip.corpus.documents import Document
+from callslip.corpus.documents import Query as SearchQuery
+from callslip.errors import CallslipError
+from callslip.identifiers.table import code_to_text, text_to_code
+from callslip.retriever import Retriever
+from callslip.search.hits import Hit
+from callslip.server import answers, explorer, health, limits, schema
+from callslip.server.app import Server
+from callslip.server.errors import ApiError
+from callslip.server.explain import explain
+from callslip.server.guard import Rule
+from callslip.server.inference import Asked
+from callslip.server.page import PAGE
+from callslip.storage.rows import Gone
+
+RULES: dict[tuple[str, str], Rule] = {
+    ("GET", "/healthz"): Rule("open"),
+    ("GET", "/metrics"): Rule("admin"),
+    ("GET", "/v1/openapi.json"): Rule("search"),
+    ("GET", "/v1/indexes"): Rule("search"),
+    ("POST", "/v1/search"): Rule("search", infers=True),
+    ("POST", "/v1/explain"): Rule("search", infers=True),
+    ("GET", "/v1/documents/{doc_id:path}"): Rule("search"),
+    ("PUT", "/v1/documents/{doc_id:path}"): Rule("write", large=True),
+    ("DELETE", "/v1/documents/{doc_id:path}"): Rule("write"),
+    ("POST", "/v1/documents"): Rule("write", large=True),
+    ("POST", "/v1/documents/delete"): Rule("write"),
+    ("GET", "/v1/codes"): Rule("search"),
+    ("GET", "/v1/codes/documents"): Rule("search"),
+    ("GET", "/v1/health"): Rule("search"),
+    ("GET", "/v1/training"): Rule("search"),
+    ("POST", "/v1/compact"): Rule("admin"),
+    **{("GET", path): Rule("open") for path in PAGE},
+}
+DOCUMENT = "/v1/documents/{doc_id:path}"
+
+
+def rule_of(method: str, path: str) -> Rule | None:
+    """The rule of a request, found without parsing anything of it."""
+    found = RULES.get((method, path))
+    if found is None and path.startswith("/v1/documents/"):
+        found = RULES.get((method, DOCUMENT))
+    return found
+
+
+IndexParameter = Annotated[str | None, Query(max_length=256, description="Which index; else the first.")]
+NameParameter = Annotated[str, Path(min_length=1, max_length=limits.ID_CHARACTERS)]
+PrefixParameter = Annotated[
+    str, Query(max_length=512, pattern=r"^(\d{1,9}(-\d{1,9})*(-end)?)?$", description="Tokens joined by '-': 12-7.")
+]
+
+
+def add_routes(app: FastAPI, server: Server) -> None:
+    """All of them."""
+    _add_plain(app, server)
+    _add_search(app, server)
+    _add_documents(app, server)
+    _add_codes(app, server)
+
+
+def _add_plain(app: FastAPI, server: Server) -> None:
+    def page(path: str) -> Any:
+        async def send() -> Response:
+            kind, contents = PAGE[path]
+            return Response(contents, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+        return send
+
+    for path in PAGE:
+        app.add_api_route(path, page(path), include_in_schema=False)
+
+    @app.get("/healthz", response_model=answers.Ready)
+    async def healthz() -> Response:
+        """Whether the server answers."""
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Counters for Prometheus."""
+        return Response(await server.read(server.metrics.text), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/v1/indexes", response_model=answers.IndexesAnswer)
+    async def indexes() -> Response:
+        """The indexes that are served."""
+        found = [health.facts(name, one.retriever) for name, one in server.served.items()]
+        return JSONResponse({"indexes": found, "writable": True})
+
+    @app.get("/v1/health", response_model=answers.HealthAnswer)
+    async def health_of(index: IndexParameter = None) -> Response:
+        """The doctor's verdict on an index's codes, figures and plots."""
+        one = server.index(index)
+        return JSONResponse(await server.read(one.health))
+
+    @app.get("/v1/training", response_model=answers.TrainingAnswer)
+    async def training(index: IndexParameter = None) -> Response:
+        """The training log, a record an epoch."""
+        return JSONResponse({"records": health.records(server.index(index).retriever)})
+
+    @app.post("/v1/compact", response_model=answers.ChangeAnswer)
+    async def compact(body: schema.CompactRequest) -> Response:
+        """Write a new generation without the deleted documents. Searches go on meanwhile, except for a moment."""
+        one = server.index(body.index)
+        await server.write(lambda: one.change(lambda retriever: retriever.compact()))
+        return JSONResponse(_changed(one.name, one.retriever, 0, 0))
+
+
+def _add_search(app: FastAPI, server: Server) -> None:
+    @app.post("/v1/search", response_model=answers.SearchAnswer, responses={504: {"model": answers.ErrorAnswer}})
+    async def search(body: schema.SearchRequest, request: Request) -> Response:
+        """The best documents for one query, or for each of a batch."""
+        began = time.monotonic()
+        one = server.index(body.index)
+        asked = Asked(one.name, body.k, body.beam, body.explain)
+        filter = None if body.filter is None else body.filter.made()
+        job = server.inference.put(asked, body.made(), filter)
+        lists = await server.answer(request, job)
+        words = explorer.vocabulary_of(one.retriever)
+        results = [{"hits": [_hit(hit, body, words) for hit in hits]} for hits in lists]
+        seconds = round(time.monotonic() - began, 4)
+        return JSONResponse({"index": one.name, "results": results, "seconds": seconds})
+
+    @app.post("/v1/explain", response_model=answers.ExplainAnswer, responses={504: {"model": answers.ErrorAnswer}})
+    async def explained(body: schema.ExplainRequest, request: Request) -> Response:
+        """Where a document stands for a query, level by level, and where it fell out of the beam."""
+        one = server.index(body.index)
+        query = SearchQuery("0", body.query, tuple(body.history))
+        filter = None if body.filter is None else body.filter.made()
+        job = server.inference.put(call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter))
+        told = {"index": one.name} | await server.answer(request, job)
+        if told["levels"]:
+            words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in told["levels"]]))
+            for level, found in zip(told["levels"], words, strict=True):
+                level["words"] = found
+        return JSONResponse(told)
+
+
+def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:
+    told = {
+        "rank": hit.rank,
+        "doc_id": hit.doc_id,
+        "score": hit.score,
+        "title": hit.title,
+        "text": hit.text[: body.characters],
+        "truncated": len(hit.text) > body.characters,
+        "code": None if hit.code is None else [token for token in hit.code if token >= 0],
+        "code_text": code_to_text(hit.code or (), words),
+    }
+    return told | {"why": hit.why} if body.explain else told
+
+
+def _add_documents(app: FastAPI, server: Server) -> None:
+    @app.post("/v1/documents", response_model=answers.ChangeAnswer, responses={409: {"model": answers.ErrorAnswer}})
+    async def add(body: schema.AddRequest) -> Response:
+        """Add documents, all or none. They are found when this is answered, and on the disk."""
+        one = server.index(body.index)
+        documents = [new.made(new.doc_id) for new in body.documents]
+        if len({document.doc_id for document in documents}) < len(documents):
+            raise ApiError(409, "a doc_id occurs twice", "Give every document its own.")
+        replace = body.on_conflict == "replace"
+        return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, documents, replace))))
+
+    @app.post("/v1/documents/delete", response_model=answers.ChangeAnswer)
+    async def delete_some(body: schema.DeleteRequest) -> Response:
+        """Delete documents, all or none."""
+        one = server.index(body.index)
+        return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, body.doc_ids))))
+
+    @app.get(DOCUMENT, response_model=answers.DocumentAnswer)
+    async def get(doc_id: NameParameter, index: IndexParameter = None) -> Response:
+        """A document, with its code."""
+        one = server.index(index)
+        return JSONResponse(await server.read(lambda: _document(one.name, one.retriever, doc_id)))
+
+    @app.put(DOCUMENT, response_model=answers.ChangeAnswer)
+    async def put(doc_id: NameParameter, body: schema.NewText, index: IndexParameter = None) -> Response:
+        """Add a document, or put it in the place of the one of that name."""
+        one = server.index(index)
+        if not doc_id.strip() or "\0" in doc_id:
+            raise ApiError(422, "this cannot be a doc_id")
+        new = [body.made(doc_id)]
+        return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, new, True))))
+
+    @app.delete(DOCUMENT, response_model=answers.ChangeAnswer)
+    async def delete(doc_id: NameParameter, index: IndexParameter = None) -> Response:
+        """Delete a document. The weights of a trained model may remember it until the next fit."""
+        one = server.index(index)
+        return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, [doc_id]))))
+
+
+def _put(name: str, retriever: Retriever, documents: list[Document], replace: bool) -> dict[str, Any]:
+    retriever.refresh(now=True)
+    known = sum(document.doc_id in retriever.row_of() for document in documents)
+    if known and not replace:
+        raise ApiError(409, "a document of that doc_id is in the index already", "Use on_conflict=replace, or PUT.")
+    retriever.update(documents)
+    return _changed(name, retriever, len(documents), len(documents) - known)
+
+
+def _delete(name: str, retriever: Retriever, doc_ids: list[str]) -> dict[str, Any]:
+    retriever.refresh(now=True)
+    if any(doc_id not in retriever.row_of() for doc_id in doc_ids):
+        raise ApiError(404, "there is no such document in the index", "It may be deleted already; check the doc_id.")
+    retriever.delete(doc_ids)
+    return _changed(name, retriever, len(set(doc_ids)), 0)
+
+
+def _changed(name: str, retriever: Retriever, changed: int, created: int) -> dict[str, Any]:
+    return {"index": name, "changed": changed, "created": created, "version": int(retriever._seen)}
+
+
+def _document(name: str, retriever: Retriever, doc_id: str) -> dict[str, Any]:
+    for _ in range(3):
+        retriever.refresh(now=True)
+        try:
+            with retriever._gate.searching():
+                row = retriever.row_of().get(doc_id)
+                if row is None:
+                    raise ApiError(
+                        404, "there is no such document in the index", "It may be deleted; check the doc_id."
+                    )
+                document = retriever.documents.rows([row])[0]
+                code, text = _code(retriever, row)
+        except Gone:
+            continue
+        return {
+            "index": name,
+            "doc_id": document.doc_id,
+            "title": document.title,
+            "text": document.text,
+            "metadata": dict(document.metadata),
+            "code": code,
+            "code_text": text,
+        }
+    raise CallslipError("documents are deleted faster than they can be read", "Try again.")
+
+
+def _code(retriever: Retriever, row: int) -> tuple[list[int] | None, str]:
+    import numpy as np
+
+    part = explorer.coded(retriever)
+    if part is None:
+        return None, ""
+    identifiers = part.identifiers  # type: ignore[attr-defined]
+    code = identifiers.code_at(int(np.flatnonzero(identifiers.rows == row)[0]))
+    return list(code), code_to_text(code, explorer.vocabulary_of(retriever))
+
+
+def _add_codes(app: FastAPI, server: Server) -> None:
+    none: dict[int | str, dict[str, Any]] = {409: {"model": answers.ErrorAnswer}}
+
+    @app.get("/v1/codes", response_model=answers.TreeAnswer, responses=none)
+    async def children(
+        index: IndexParameter = None,
+        prefix: PrefixParameter = "",
+        depth: Annotated[int, Query(ge=1, le=2)] = 1,
+        limit: Annotated[int, Query(ge=1, le=256)] = 64,
+    ) -> Response:
+        """What may follow a prefix: tokens, how many documents lie below each, and their commonest words."""
+        one, tokens = server.index(index), _tokens(prefix)
+        return JSONResponse(await server.read(lambda: one.explorer.children(one.retriever, tokens, depth, limit)))
+
+    @app.get("/v1/codes/documents", response_model=answers.BucketAnswer, responses=none)
+    async def bucket(
+        index: IndexParameter = None,
+        prefix: PrefixParameter = "",
+        offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    ) -> Response:
+        """The documents below a prefix; those of a bucket, if it is a whole code."""
+        one, tokens = server.index(index), _tokens(prefix)
+        return JSONResponse(await server.read(lambda: one.explorer.documents(one.retriever, tokens, offset, limit)))
+
+
+def _tokens(prefix: str) -> tuple[int, ...]:
+    """A prefix as tokens; "end" stands for the end of a short code."""
+    whole, end, _ = prefix.partition("-end")
+    tokens = text_to_code(whole)
+    if len(tokens) > limits.PREFIX_TOKENS or any(token > 2**31 - 1 for token in tokens):
+        raise ApiError(404, "no code begins so")
+    return (*tokens, -1) if end else tokens

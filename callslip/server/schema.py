@@ -1,0 +1,222 @@
+"""What the API takes, as pydantic models: every string, list and number has a cap, and nothing unknown passes."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from callslip.corpus.documents import Document, Query
+from callslip.errors import CallslipError
+from callslip.search.filters import Filter
+from callslip.search.ranges import Range
+from callslip.server import limits
+
+
+class Strict(BaseModel):
+    """No field but the named ones, no number in place of a string."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _plain(value: Any, depth: int = limits.DEPTH) -> Any:
+    """Refuse numbers that JSON has not, text that is no Unicode, and nesting beyond the cap."""
+    if depth < 0:
+        raise ValueError("nested too deep")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("not a finite number")
+    if isinstance(value, int) and abs(value) > 2**63:
+        raise ValueError("a number beyond 64 bits")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("not valid Unicode") from None
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        _plain(key)
+        _plain(inner, depth - 1)
+    for inner in value if isinstance(value, list) else ():
+        _plain(inner, depth - 1)
+    return value
+
+
+def _stripped(text: str) -> str:
+    if not text.strip():
+        raise ValueError("empty")
+    return text
+
+
+def _name(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a NUL character")
+    return _stripped(text)
+
+
+DocumentName = Annotated[str, Field(min_length=1, max_length=limits.ID_CHARACTERS), AfterValidator(_name)]
+Text = Annotated[str, Field(max_length=limits.QUERY_CHARACTERS)]
+History = Annotated[list[DocumentName], Field(max_length=limits.HISTORY_ITEMS)]
+IndexName = Annotated[
+    str | None, Field(default=None, max_length=256, description="Which index, if several are served; else the first.")
+]
+Scalar = Annotated[str, Field(max_length=1024)] | int | Annotated[float, Field(allow_inf_nan=False)] | bool
+
+
+class Span(Strict):
+    """Numbers or ISO dates from `low` to `high`, both included; one end may be left open."""
+
+    low: Scalar | None = None
+    high: Scalar | None = None
+
+
+Condition = Scalar | Span | Annotated[list[Scalar | Span], Field(max_length=limits.FILTER_VALUES)]
+Conditions = Annotated[dict[Annotated[str, Field(max_length=256)], Condition], Field(max_length=limits.FILTER_FIELDS)]
+Ids = Annotated[list[DocumentName], Field(max_length=limits.FILTER_IDS)]
+
+
+class FilterModel(Strict):
+    """Only documents that satisfy every part that is given."""
+
+    where: Conditions = {}
+    where_not: Conditions = {}
+    allow: Ids | None = None
+    deny: Ids = []
+
+    def made(self) -> Filter:
+        return Filter(
+            {name: _condition(value) for name, value in self.where.items()},
+            {name: _condition(value) for name, value in self.where_not.items()},
+            None if self.allow is None else frozenset(self.allow),
+            frozenset(self.deny),
+        )
+
+
+def _condition(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_condition(one) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**63:
+        raise CallslipError("a number beyond 64 bits in the filter")
+    return Range(_end(value.low), _end(value.high)) if isinstance(value, Span) else value
+
+
+def _end(value: Any) -> Any:
+    """A number that is written as text is one, as it is on the command line."""
+    if isinstance(value, str):
+        read = Range.parse(f"{value}..")
+        return value if read is None else read.low
+    return value
+
+
+# What the validators below ask for, as the API's description says it.
+_SAID: dict[str, Any] = {"type": "string", "pattern": r"\S"}
+_SEEN: dict[str, Any] = {"type": "array", "minItems": 1}
+
+
+def _either(**ways: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"required": [name], "properties": {name: shape}} for name, shape in ways.items()]}
+
+
+class OneQuery(Strict):
+    """A text, a history of items (oldest first), or both."""
+
+    model_config = ConfigDict(json_schema_extra=_either(text=_SAID, history=_SEEN))
+
+    text: Text = ""
+    history: History = []
+
+    @model_validator(mode="after")
+    def _something(self) -> OneQuery:
+        if not self.text.strip() and not self.history:
+            raise ValueError("neither text nor history")
+        return self
+
+    def made(self, number: int) -> Query:
+        return Query(str(number), self.text, tuple(self.history))
+
+
+class SearchRequest(Strict):
+    """One query (`query`, `history` or both) or a batch (`queries`)."""
+
+    model_config = ConfigDict(json_schema_extra=_either(query=_SAID, history=_SEEN, queries=_SEEN))
+
+    query: Text | None = Field(default=None, description="What to search for.", examples=["split text into words"])
+    history: History | None = Field(default=None, description="Items that the user has seen, oldest first.")
+    queries: Annotated[list[OneQuery], Field(min_length=1, max_length=limits.BATCH)] | None = None
+    index: IndexName = None
+    k: int = Field(default=10, ge=1, le=limits.K, description="How many hits for each query.")
+    beam: int | None = Field(default=None, ge=1, le=limits.BEAM, description="Codes kept while writing.")
+    filter: FilterModel | None = None
+    explain: bool = Field(default=False, description="Say why each hit was found.")
+    characters: int = Field(default=1000, ge=0, le=20_000, description="How much of each hit's text to return.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SearchRequest:
+        single = bool((self.query or "").strip()) or bool(self.history)
+        if single == (self.queries is not None):
+            raise ValueError("give query or history, or a list of queries")
+        return self
+
+    def made(self) -> list[Query]:
+        if self.queries is not None:
+            return [one.made(number) for number, one in enumerate(self.queries)]
+        return [Query("0", self.query or "", tuple(self.history or ()))]
+
+
+class ExplainRequest(Strict):
+    """Why is this document where it is in the list, or not in it?"""
+
+    model_config = ConfigDict(json_schema_extra=_either(query=_SAID, history=_SEEN))
+
+    doc_id: DocumentName
+    query: Text = ""
+    history: History = []
+    index: IndexName = None
+    k: int = Field(default=10, ge=1, le=limits.K)
+    beam: int | None = Field(default=None, ge=1, le=limits.BEAM)
+    filter: FilterModel | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> ExplainRequest:
+        if not self.query.strip() and not self.history:
+            raise ValueError("neither query nor history")
+        return self
+
+
+class NewText(Strict):
+    """A document without its name, which the address gives."""
+
+    text: str = Field(max_length=limits.TEXT_CHARACTERS)
+    title: str = Field(default="", max_length=limits.TITLE_CHARACTERS)
+    metadata: Annotated[dict[str, Any], Field(max_length=limits.METADATA_FIELDS), AfterValidator(_plain)] = {}
+
+    def made(self, doc_id: str) -> Document:
+        return Document(doc_id, self.text, self.title, self.metadata)
+
+
+class NewDocument(NewText):
+    """A document to add."""
+
+    doc_id: DocumentName
+
+
+class AddRequest(Strict):
+    """Documents to add: all or none."""
+
+    documents: Annotated[list[NewDocument], Field(min_length=1, max_length=limits.DOCUMENTS)]
+    index: IndexName = None
+    on_conflict: Literal["refuse", "replace"] = Field(
+        default="refuse", description="What to do if a doc_id is taken: refuse all, or replace that document."
+    )
+
+
+class CompactRequest(Strict):
+    """Which index to compact."""
+
+    index: IndexName = None
+
+
+class DeleteRequest(Strict):
+    """Documents to delete: all or none."""
+
+    doc_ids: Annotated[list[DocumentName], Field(min_length=1, max_length=limits.DOCUMENTS)]
+    index: IndexName = None

@@ -1,0 +1,100 @@
+"""An index that is served: its retriever, which a newer generation may replace, and the changes of its documents.
+
+Searches never wait for a new generation: it is opened and warmed beside the old one, then takes its place between two
+batches. Whoever still works with the old one keeps it until done.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from callslip.api import load
+from callslip.errors import BadSetting, CallslipError
+from callslip.retriever import Retriever
+from callslip.server.errors import ApiError
+from callslip.server.explorer import Explorer
+from callslip.server.health import health
+from callslip.storage import folder as folders
+
+T = TypeVar("T")
+
+
+class Served:
+    """One index. `retriever` is read once by whoever uses it, because it may be another one the next time."""
+
+    def __init__(self, name: str, path: Path, settings: Mapping[str, Any] | None = None) -> None:
+        self.name, self.path, self.settings = name, path, dict(settings or {})
+        self._writing = threading.RLock()
+        self.swaps = 0
+        self.retriever = self._open()
+        self.explorer = Explorer()
+        self._health: tuple[Any, dict[str, Any]] | None = None
+
+    def _open(self) -> Retriever:
+        retriever = load(self.path)
+        known = {name: value for name, value in self.settings.items() if name in retriever.search_settings}
+        retriever.adjust(known)
+        if len(retriever):
+            with suppress(CallslipError):  # a method that reads no text is as warm as it gets
+                retriever.search("warm", k=1)  # encoder, engine and trie are made by the first search
+        return retriever
+
+    @property
+    def newer(self) -> bool:
+        """Whether the folder holds another generation, or another index, than the one in use."""
+        held = self.retriever._lives().manifest
+        try:
+            found = folders.read_manifest(self.path, verify=False)
+        except CallslipError:  # it is just being exchanged
+            return False
+        return (found["index"], found["generation"]) != (held["index"], held["generation"])
+
+    def renew(self) -> bool:
+        """Take what is in the folder now, if it is newer. Waits for our own writes: what they make is in use already."""
+        with self._writing:
+            if not self.newer:
+                return False
+            self.retriever = self._open()
+            self.swaps += 1
+        gc.collect()  # the old one holds files and connections until it is collected
+        return True
+
+    def health(self) -> dict[str, Any]:
+        """Figures and plots, measured once for every state of the index: they take a walk over all codes."""
+        retriever = self.retriever.refresh(now=True)
+        state = (id(retriever), retriever._seen, retriever._lives().manifest["generation"])
+        if self._health is None or self._health[0] != state:
+            self._health = state, health(self.name, retriever)
+        return self._health[1]
+
+    def change(self, do: Callable[[Retriever], T]) -> T:
+        """Change documents. If the index was replaced under our hands, the change goes to its successor."""
+        with self._writing:
+            try:
+                return do(self.retriever)
+            except ApiError:
+                raise
+            except CallslipError:
+                if not self.renew():
+                    raise
+                return do(self.retriever)
+
+
+def serve_all(paths: Iterable[Path], settings: Mapping[str, Any] | None = None) -> dict[str, Served]:
+    """Open indexes under the names of their folders; equal names get a number. A setting must act in one of them."""
+    found: dict[str, Served] = {}
+    for path in paths:
+        base = path.resolve().name or "index"
+        name, number = base, 2
+        while name in found:
+            name, number = f"{base}-{number}", number + 1
+        found[name] = Served(name, path, settings)
+    for setting in settings or {}:
+        if not any(setting in served.retriever.search_settings for served in found.values()):
+            raise BadSetting(f"no index that is served has a search setting {setting!r}", "See `callslip methods`.")
+    return found
