@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from callslip.identifiers.quality import attainable_diversity, diversity, perplexity, usage
+from callslip.identifiers.quality import attainable_diversity, diversity, gini, perplexity, usage
 from callslip.identifiers.table import Identifiers
 
 
@@ -71,3 +71,9 @@ def next_rank(taken: Identifiers | np.ndarray, prefix: np.ndarray) -> int:
     else:
         below = np.asarray(taken)[(np.asarray(taken)[:, : len(prefix)] == prefix).all(axis=1)]
     return int(below[:, -1].max()) + 1 if len(below) else 0
+
+
+def use_of_codes(codes: np.ndarray) -> dict[str, Any]:
+    """What is watched while codes move: how many there are, and how unevenly documents are shared out over them."""
+    _, sizes = np.unique(codes, axis=0, return_counts=True)
+    return {"unique_codes": len(sizes), "gini": round(gini(sizes), 4), "largest_bucket": int(sizes.max())}

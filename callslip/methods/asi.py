@@ -23,9 +23,8 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
 from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
 from callslip.identifiers import random_codes
-from callslip.identifiers.growth import prefix_groups
-from callslip.identifiers.indexers import IndexerName
-from callslip.identifiers.quality import gini
+from callslip.identifiers.growth import prefix_groups, use_of_codes
+from callslip.identifiers.indexers import Indexer, IndexerName, make_indexer
 from callslip.identifiers.table import Identifiers
 from callslip.model.indexed import IndexedWriter
 from callslip.model.tuned import TunedWriter
@@ -224,7 +223,7 @@ class ASI(GenerativeRetriever):
 
     Settings = ASISettings
     settings: ASISettings
-    search_settings = GenerativeRetriever.search_settings
+    takes_histories = False
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 4, "decoder_width": 128},
         "paper": {"width": 256, "temperature": 1.0, "neighbours": 0, "beam": 10, "decoding": "free"},
@@ -239,7 +238,7 @@ class ASI(GenerativeRetriever):
 
     def _fit(self, corpus: Corpus) -> None:
         s = self.settings
-        self.vectors = self.encode([d.content for d in corpus], "encoding documents")
+        self.read_corpus(corpus)
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(s.seed)
             self.model = self.new_model([s.width] * s.length)
@@ -250,7 +249,7 @@ class ASI(GenerativeRetriever):
                 self.identifiers = Identifiers(corpus.doc_ids, codes)
                 self.train_model(examples, codes[rows])
                 return
-            self.indexed.indexer.begin(self.vectors, s.seed)
+            self.indexer.begin(self.vectors, s.seed)
             documents = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
             self.learn(Texts.of_documents(documents, examples, rows))
             self.identifiers = Identifiers(corpus.doc_ids, self.codes(documents))
@@ -263,13 +262,20 @@ class ASI(GenerativeRetriever):
         return super().writer_shape() | {"indexer": s.indexer, "indexing": own}
 
     def writer(self, shape: dict[str, Any]) -> IndexedWriter:  # type: ignore[override]
-        return IndexedWriter(**shape)
+        own = dict(shape)
+        dim, widths = shape["input_dim"], shape["widths"]
+        indexer = make_indexer(own.pop("indexer"), dim, len(widths), widths[0], **own.pop("indexing"))
+        return IndexedWriter(indexer=indexer, **own)
 
     @property
     def indexed(self) -> IndexedWriter:
         """The model without an encoder before it."""
         model: Any = self.model
         return cast(IndexedWriter, model.writer if isinstance(model, TunedWriter) else model)
+
+    @property
+    def indexer(self) -> Indexer:
+        return cast(Indexer, self.indexed.indexer)
 
     def read(self, batch: Any) -> Tensor:
         """A batch as the vectors that the indexed writer reads."""
@@ -340,7 +346,7 @@ class ASI(GenerativeRetriever):
         e_query, e_doc = mean_query, mean_doc
         if "information" in used:
             e_query, (e_doc, mean, log_variance) = model.sample(query)[0], model.sample(document)
-        p_query, p_doc = model.indexer(e_query), model.indexer(e_doc)
+        p_query, p_doc = self.indexer(e_query), self.indexer(e_doc)
         terms = {"contrastive": discrete_contrastive(p_query, p_doc, s.margin)}
         if "density" in used:
             for_both = [distribution_density(p, s.density == "printed") for p in (p_doc, p_query)]
@@ -349,7 +355,7 @@ class ASI(GenerativeRetriever):
             terms["bottleneck"] = weight * bottleneck(mean_query, mean_doc, s.gamma, s.temperature)
         if "information" in used:
             terms["information"] = weight * information_bottleneck(mean, log_variance, s.beta)
-        error = model.indexer.quantisation(e_doc) if s.quantisation_weight else None
+        error = self.indexer.quantisation(e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
         return terms
@@ -358,9 +364,6 @@ class ASI(GenerativeRetriever):
         s, name = self.settings, parameter.removeprefix("writer.")
         own = {"indexer": s.indexer_learning_rate, "head": s.head_learning_rate}.get(name.split(".")[0])
         return super().learning_share(parameter) if own is None else own / max(s.learning_rate, 1e-12)
-
-    def terms(self, query: Any, code: Tensor) -> dict[str, Tensor]:
-        return {"generation": generation_loss(self.model(query, code), code)}
 
     # Codes.
 
@@ -395,9 +398,3 @@ class ASI(GenerativeRetriever):
 def blurred(vectors: Tensor, noise: float) -> Tensor:
     """Vectors [B, D] with a random vector of that length added to each."""
     return vectors + noise * torch.randn_like(vectors) / vectors.shape[1] ** 0.5 if noise else vectors
-
-
-def use_of_codes(codes: np.ndarray) -> dict[str, Any]:
-    """What is watched while codes move: how many there are, and how unevenly documents are shared out over them."""
-    _, sizes = np.unique(codes, axis=0, return_counts=True)
-    return {"unique_codes": len(sizes), "gini": round(gini(sizes), 4), "largest_bucket": int(sizes.max())}

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.identifiers.indexers import IndexerName, make_indexer
 from callslip.model.seq2seq import CodeWriter
 from callslip.model.weights import State
 
@@ -36,12 +35,10 @@ class GaussianHead(nn.Module):
 class IndexedWriter(nn.Module):
     """Reads a vector: `codes` are what a document gets, `start` and `advance` write what a query asks for."""
 
-    def __init__(
-        self, input_dim: int, widths: Sequence[int], *, indexer: IndexerName, indexing: dict[str, Any], **shape: Any
-    ) -> None:
+    def __init__(self, input_dim: int, widths: Sequence[int], *, indexer: nn.Module, **shape: Any) -> None:
         super().__init__()
         self.head = GaussianHead(input_dim)
-        self.indexer = make_indexer(indexer, input_dim, len(widths), int(widths[0]), **indexing)
+        self.indexer = indexer
         self.writer = CodeWriter(input_dim, widths, **shape)
 
     @property
@@ -75,7 +72,7 @@ class IndexedWriter(nn.Module):
         """The code that each text gets, [B, L]."""
         training = self.training
         self.eval()
-        found = self.indexer.codes(self.represent(vectors))
+        found = self.indexer.codes(self.represent(vectors))  # type: ignore[operator]
         self.train(training)
         return found
 

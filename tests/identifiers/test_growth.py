@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reference import genret as plain
 
 from callslip.identifiers import Identifiers
-from callslip.identifiers.growth import group_means, level_figures, places, prefix_groups
+from callslip.identifiers.growth import group_means, level_figures, places, prefix_groups, use_of_codes
 
 CODES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)
 
@@ -79,3 +79,9 @@ def test_a_place_that_became_free_is_not_given_again_below_one_that_is_taken():
 
 def test_the_last_place_holds_all_further_documents():
     assert places(np.zeros((5, 1), np.int64), 3).tolist() == [0, 1, 2, 2, 2]
+
+
+def test_use_of_codes_counts_codes_and_how_unevenly_they_are_filled():
+    codes = np.array([[0, 1]] * 3 + [[0, 2], [5, 5]])
+    assert use_of_codes(codes) == {"unique_codes": 3, "gini": 0.2667, "largest_bucket": 3}
+    assert use_of_codes(np.arange(8).reshape(4, 2))["gini"] == 0
