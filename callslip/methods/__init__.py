@@ -41,6 +41,9 @@ METHODS: dict[str, Method] = {
     "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix"),
     "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation, one stretch of the vector a level"),
     "genret": Method("genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents"),
+    "uri": Method(
+        "uri:URI", "codes that the decoder itself builds from queries and items, level by level, and a ranker"
+    ),
     "glen": Method("glen:GLEN", "codes of words that the model itself writes, searched exactly by one table"),
 }
 

@@ -36,3 +36,36 @@ def by_group(
         picked = np.array([texts[row][rng.integers(len(texts[row]))] for row in order], dtype=np.int64)
         for start in range(0, len(order), batch_size):
             yield order[start : start + batch_size], picked[start : start + batch_size]
+
+
+def in_pieces(groups: np.ndarray, batch_size: int, piece: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+    """Every example once, in batches put together of pieces: `piece` examples of one group each.
+
+    `groups` [n] says which group an example is in. Pieces are in random order; the last of a group is shorter, and one
+    at the end of a batch may go on in the next.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(groups))
+    order = order[np.argsort(groups[order], kind="stable")]
+    sizes = np.bincount(groups, minlength=1)
+    starts = [first + np.arange(0, size, piece) for first, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True)]
+    pieces = np.split(order, np.concatenate(starts)[1:])
+    order = np.concatenate([pieces[number] for number in rng.permutation(len(pieces))])
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+class Members:
+    """Which items are in which group, to draw others of the same."""
+
+    def __init__(self, groups: np.ndarray) -> None:
+        """`groups` [N] numbers them from 0."""
+        self.groups = groups
+        self.order = np.argsort(groups, kind="stable")
+        self.sizes = np.bincount(groups)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+
+    def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """For each row an item of its group, any of them."""
+        group = self.groups[rows]
+        return self.order[self.starts[group] + rng.integers(0, self.sizes[group])]

@@ -26,3 +26,15 @@ def code_cross_entropy(logits: Sequence[Tensor], code: Tensor) -> Tensor:
         total = total + functional.cross_entropy(scores, target, reduction="none") * open_
         open_ = open_ & (token >= 0)
     return total.mean()
+
+
+def sampled_softmax(h_query: Tensor, h_positive: Tensor, h_negatives: Tensor) -> Tensor:
+    """The positive [B, D] among itself and M negatives [B, M, D], by inner products with the query [B, D]: URI's ranker
+    (section 4.3). The mean of the batch."""
+    if h_query.dim() != 2 or h_positive.shape != h_query.shape:
+        raise ValueError(f"queries {tuple(h_query.shape)} and positives {tuple(h_positive.shape)} do not fit")
+    if h_negatives.dim() != 3 or h_negatives.shape[::2] != h_query.shape:
+        raise ValueError(f"queries {tuple(h_query.shape)} and negatives {tuple(h_negatives.shape)} do not fit")
+    own = (h_query * h_positive).sum(dim=1, keepdim=True)
+    scores = torch.cat([own, (h_negatives @ h_query[:, :, None]).squeeze(2)], dim=1)
+    return functional.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))

@@ -1,0 +1,415 @@
+"""URI: one decoder that is the indexer of items and the retriever of queries (ICLR 2025).
+
+The decoder gives a distribution over a level's tokens, for a query and for an item alike. Level by level it is trained
+so that the two agree (what the paper calls E-step and M-step, both at once), items commit themselves to a token, and
+tokens are used evenly; then every item is given a token of the level, none more items than its share. So the index is
+built by what will be searched with, out of the queries that items have in common, and not by clusters of vectors. Last
+of all the decoder learns to write whole codes, and a ranker learns to order what lies in the buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.errors import BadSetting
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
+from callslip.identifiers import average_partition_entropy, levels_for, random_codes
+from callslip.identifiers.balancing import balanced_assignment
+from callslip.identifiers.growth import level_figures, prefix_groups
+from callslip.identifiers.table import Identifiers
+from callslip.model.ranker import Ranker
+from callslip.settings import check_range
+from callslip.training import batches
+from callslip.training.loop import TrainingLog, train
+from callslip.training.losses import code_cross_entropy
+from callslip.training.negatives import Siblings
+from callslip.training.ranking import ranking_objective, with_negatives
+
+BLOCK = 2048
+"""Items that are read at once where no gradient is wanted."""
+SMALLEST = 1e-9
+"""Probabilities are no less than this where their logarithm is taken."""
+RANKER = "ranker.safetensors"
+
+
+@dataclass(frozen=True)
+class URISettings(GenerativeSettings):
+    """URI's own: the codes, the training of a level, the ranker, and the parts that can be left out."""
+
+    codes: Literal["learned", "random"] = "learned"
+    """Learned codes, or random ones as a control, which have the final fit and the ranker only."""
+    width: int = 32
+    """Tokens per level (K)."""
+    length: int | None = None
+    """Levels; none is as many as leave about `leaf` documents to a code."""
+    leaf: int = 12
+    """Documents to aim at per code when `length` is not given; the paper advises 10 to 100."""
+    level_epochs: int = 3
+    """Passes over the training pairs for each level."""
+    level_learning_rate: float = 1e-3
+    """Peak learning rate of a level; `learning_rate` is that of the final fit."""
+    level_steps: int = 200
+    """Steps of each level, at least: a small corpus comes round more often in an epoch."""
+    commitment_weight: float = 1.0
+    """Of the entropy of each item's distribution; 0 leaves it out."""
+    balance_weight: float = 1.0
+    """Of the even use of tokens; 0 leaves it out."""
+    memory_weight: float = 1.0
+    """Of the tokens of earlier levels, which must not be forgotten; 0 leaves it out."""
+    adaptive: bool = True
+    """Whether tokens that are used too much or too little weigh more in the balance."""
+    random_items: bool = True
+    """Whether random items, as many as the pairs of a batch, join commitment and balance."""
+    evenness: Literal["prefix", "level"] = "prefix"
+    """Where the tokens of a level are used evenly: among the items of each prefix, or of the level as a whole. In the
+    second case a level can say the same as the level before it."""
+    renaming: Literal["none", "uniform", "by-prefix"] = "none"
+    """The last level's tokens, renamed at random after the codes are made: in the same way everywhere, or differently
+    under each prefix. To see what consistent names are worth."""
+    ranker_epochs: int = 5
+    """Passes over the training pairs for the ranker; 0 leaves the encoder's own inner product."""
+    ranker_learning_rate: float = 1e-3
+    """Peak learning rate of the ranker."""
+    ranker_softmax: Literal["sampled", "full"] = "sampled"
+    """What the positive is told from: sampled negatives, or all items."""
+    random_negatives: int = 9
+    """Negatives of each pair that chance draws from all items."""
+    hard_negatives: int = 1
+    """Negatives of each pair from the leaves beside the positive's own; 0 leaves them out."""
+    temperature: float = 0.05
+    """What inner products are divided by in the ranker's softmax."""
+    decoder_width: int = 96
+    """Width of the decoder."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW in the final fit."""
+    beam: int = 20
+    """Codes kept while writing; it grows by itself when k hits need more."""
+    ranking: Literal["bucket", "sum", "union"] = "union"
+    """Order of hits: `union` ranks all documents of the beam's buckets by the ranker alone; `bucket` keeps the model's
+    order of codes and ranks inside each bucket; `sum` adds the code's log-probability and `similarity_weight` times the
+    ranker's inner product."""
+    seq2seq_codes: Literal["tokens", "codebooks"] = "codebooks"
+    """With `seq2seq`: URI has codebooks."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, width=2, leaf=1, level_epochs=1, level_steps=0, level_learning_rate=0)
+        check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0)
+        check_range(self, ranker_epochs=0, ranker_learning_rate=0, random_negatives=0, hard_negatives=0)
+        if self.length is not None:
+            check_range(self, length=1)
+        if self.temperature <= 0:
+            raise BadSetting(f"setting 'temperature' is {self.temperature}", "Use more than 0.")
+        if self.ranker_epochs and self.ranker_softmax == "sampled" and not self.random_negatives + self.hard_negatives:
+            raise BadSetting(
+                "the ranker has nothing to tell a positive from", "Use random_negatives, or ranker_epochs=0."
+            )
+        if self.seq2seq_codes != "codebooks":
+            raise BadSetting(f"setting 'seq2seq_codes' is {self.seq2seq_codes!r}", "URI learns codebooks.")
+
+
+# The equations. Shapes: B items or queries of a batch, K tokens of the level.
+
+
+def e_step(p_item: Tensor, p_query: Tensor) -> Tensor:
+    """Eq. 8: H(sg(P_item), P_query). The query learns where its item is; [B, K] both, the mean of the batch."""
+    return _cross_entropy(p_item.detach(), p_query)
+
+
+def m_step(p_query: Tensor, p_item: Tensor) -> Tensor:
+    """Eq. 9, first part: H(sg(P_query), P_item). The item goes where its queries look for it."""
+    return _cross_entropy(p_query.detach(), p_item)
+
+
+def commitment(p_item: Tensor) -> Tensor:
+    """Eq. 6: the entropy of each item's distribution [B, K], which draws it to one token; the mean of the batch."""
+    return _cross_entropy(p_item, p_item)
+
+
+def balance(p_item: Tensor, adaptive: bool = True) -> Tensor:
+    """Eq. 10: the cross-entropy of even use and the mean m of the items' distributions, −Σ_j sg(w_j)/K · log m_j.
+
+    w_j = |log(1/K) − log m_j| + 1 is 1 for a token that is used as it should be; without `adaptive` (Eq. 7) for all.
+    """
+    _check(p_item)
+    k = p_item.shape[1]
+    log_use = p_item.mean(dim=0).clamp_min(SMALLEST).log()
+    weight = (-torch.log(torch.tensor(float(k))) - log_use).abs() + 1 if adaptive else torch.ones_like(log_use)
+    return -(weight.detach() * log_use).sum() / k
+
+
+def memory(logits: Sequence[Tensor], code: Tensor) -> Tensor:
+    """Eq. 11: cross-entropy of the tokens that are already given, summed over levels; the mean of the batch.
+
+    `logits`: one [B, K] a level, of a query or of its item; `code` [B, levels]. Without levels it is 0.
+    """
+    return code_cross_entropy(logits, code)
+
+
+def _cross_entropy(target: Tensor, p: Tensor) -> Tensor:
+    _check(p)
+    if target.shape != p.shape:
+        raise ValueError(f"distributions of shapes {tuple(target.shape)} and {tuple(p.shape)}")
+    return -(target * p.clamp_min(SMALLEST).log()).sum(dim=1).mean()
+
+
+def _check(p: Tensor) -> None:
+    if p.dim() != 2 or 0 in p.shape:
+        raise ValueError(f"distributions must be [items, tokens], not {tuple(p.shape)}")
+
+
+def renamed(codes: np.ndarray, how: Literal["uniform", "by-prefix"], width: int, seed: int = 0) -> np.ndarray:
+    """Table 3: codes [N, L] with the last level's tokens renamed at random, in the same way everywhere (`uniform`) or
+    differently under each prefix. The documents of a bucket stay together."""
+    rng, changed = np.random.default_rng(seed), codes.copy()
+    groups = prefix_groups(codes[:, :-1])
+    names = np.stack([rng.permutation(width) for _ in range(1 if how == "uniform" else int(groups.max()) + 1)])
+    changed[:, -1] = names[0 if how == "uniform" else groups, codes[:, -1]]
+    return changed
+
+
+# The method.
+
+
+@dataclass
+class Pairs:
+    """What is trained on: queries and items as the model reads them, and the item that each query belongs to."""
+
+    queries: Inputs
+    rows: np.ndarray
+    items: Inputs
+    positives: list[np.ndarray]
+    """Items that belong to one judged query, for the average partition entropy."""
+
+    def entropy(self, codes: np.ndarray) -> dict[str, float]:
+        """The average partition entropy of codes; nothing where no query has two items, for it would be 0 by itself."""
+        return {"ape": round(average_partition_entropy(codes, self.positives), 4)} if self.positives else {}
+
+
+class URI(GenerativeRetriever):
+    """Builds the index with the decoder that searches it."""
+
+    Settings = URISettings
+    settings: URISettings
+    presets = {  # noqa: RUF012  (a class constant, never changed)
+        "quick": {"epochs": 4, "level_epochs": 1, "ranker_epochs": 2},
+        "paper": {"evenness": "level", "similarity_weight": 1.0},
+        "random": {"codes": "random"},
+        "no-adaptive": {"adaptive": False},
+        "no-hard-negatives": {"hard_negatives": 0, "random_negatives": 10},
+    }
+    ranker: Ranker
+
+    def _fit(self, corpus: Corpus) -> None:
+        s = self.settings
+        self.check_seq2seq()
+        self.vectors = self.encode([d.content for d in corpus], "encoding documents")
+        length = s.length or levels_for(len(corpus), s.width, s.leaf)
+        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
+            torch.manual_seed(s.seed)
+            self.model = self.new_model([s.width] * length)
+            self.log = TrainingLog()
+            pairs = self.pairs(corpus)
+            codes = self.learn_codes(pairs, length)
+            if s.renaming != "none":
+                codes = renamed(codes, s.renaming, s.width, s.seed)
+            self.identifiers = Identifiers(corpus.doc_ids, codes)
+            self.train_model(pairs.queries, codes[pairs.rows])
+            self.train_ranker(corpus, pairs)
+
+    def pairs(self, corpus: Corpus) -> Pairs:
+        examples, rows = self.examples(corpus)
+        items = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
+        row_of = corpus.rows()
+        judged = [
+            [row_of[d] for d, grade in of.items() if grade > 0] for of in corpus.judgements.get("train", {}).values()
+        ]
+        positives = [np.array(some) for some in judged if some]
+        return Pairs(examples, rows, items, positives if any(len(some) > 1 for some in positives) else [])
+
+    # Learning the codes.
+
+    def learn_codes(self, pairs: Pairs, length: int) -> np.ndarray:
+        """A code for each item, [N, length], learned level by level."""
+        s, count = self.settings, len(pairs.items)
+        by_chance = random_codes(count, length, s.width, seed=s.seed)
+        codes = by_chance if s.codes == "random" else np.zeros((count, 0), np.int64)
+        while codes.shape[1] < length:
+            codes = np.concatenate([codes, self.learn_level(pairs, codes)[:, None]], axis=1)
+        figures = {f"{name}_random": value for name, value in pairs.entropy(by_chance).items()} | pairs.entropy(codes)
+        assert self.log is not None
+        self.log.add(phase="codes", epoch=0, seconds=0.0, unique_codes=len(np.unique(codes, axis=0)), **figures)
+        return codes
+
+    def learn_level(self, pairs: Pairs, codes: np.ndarray) -> np.ndarray:
+        """The next token of every item, [N], given the earlier ones, [N, l - 1]."""
+        s, name = self.settings, f"level {codes.shape[1] + 1}"
+        groups = prefix_groups(codes)
+        even = groups if s.evenness == "prefix" else np.zeros_like(groups)
+
+        def watch(epoch: int) -> dict[str, Any]:
+            tokens = self.distributions(pairs.items, codes).argmax(axis=1)
+            so_far = np.concatenate([codes, tokens[:, None]], axis=1)
+            return level_figures(groups, tokens, s.width) | pairs.entropy(so_far)
+
+        self._train_level(name, pairs, codes, even, watch)
+        kept = self.checkpoints.recall(f"{name}: tokens") if self.checkpoints is not None else None
+        if kept is not None:
+            return kept["tokens"]
+        p, tokens = self.distributions(pairs.items, codes), np.zeros(len(codes), np.int64)
+        for group in range(int(even.max()) + 1):
+            own = np.flatnonzero(even == group)
+            tokens[own] = balanced_assignment(p[own])
+        if self.checkpoints is not None:
+            self.checkpoints.remember(f"{name}: tokens", tokens=tokens)
+        return tokens
+
+    def _train_level(self, phase: str, pairs: Pairs, codes: np.ndarray, even: np.ndarray, watch: Any) -> None:
+        """A batch holds pairs, a piece of them from each of a few prefixes, and as many random items of those."""
+        s, members, written = self.settings, batches.Members(even), torch.from_numpy(codes)
+        device = next(self.model.parameters()).device
+        of_pairs, round_steps = even[pairs.rows], batches.steps(len(pairs.rows), s.batch_size)
+        rounds = max(1, -(-s.level_steps // (s.level_epochs * round_steps)))
+
+        def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            rng = np.random.default_rng([s.seed, epoch, 1])
+            for turn in range(rounds):
+                for some in batches.in_pieces(of_pairs, s.batch_size, 4 * s.width, s.seed, epoch * rounds + turn):
+                    yield some, members.draw(pairs.rows[some], rng)
+
+        def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
+            numbers, strangers = batch
+            rows = pairs.rows[numbers]
+            prefix = written[rows].to(device)
+            query = self.logits(self.noisy(self.batch(pairs.queries, numbers)), prefix)
+            item = self.logits(self.batch(pairs.items, rows), prefix)
+            p, groups = item[-1].softmax(dim=1), even[rows]
+            terms = self.level_terms(query, item, prefix)
+            if s.random_items:
+                other = self.logits(self.batch(pairs.items, strangers), written[strangers].to(device))[-1]
+                p, groups = torch.cat([p, other.softmax(dim=1)]), np.concatenate([groups, even[strangers]])
+            return terms | self.index_terms(p, groups)
+
+        train(
+            self.model,
+            drawn,
+            objective,
+            epochs=s.level_epochs,
+            steps_per_epoch=rounds * round_steps,
+            learning_rate=s.level_learning_rate,
+            weight_decay=s.weight_decay,
+            phase=phase,
+            log=self.log,
+            after_epoch=watch,
+            share=self.learning_share,
+            checkpoints=self.checkpoints,
+        )
+
+    def level_terms(self, query: list[Tensor], item: list[Tensor], prefix: Tensor) -> dict[str, Tensor]:
+        """Eq. 8, 9 and 11 of pairs: logits of the levels so far, [B, K] each, of queries and of their items."""
+        p_query, p_item = query[-1].softmax(dim=1), item[-1].softmax(dim=1)
+        terms = {"e_step": e_step(p_item, p_query), "m_step": m_step(p_query, p_item)}
+        if prefix.shape[1] and self.settings.memory_weight:
+            both = memory(query[:-1], prefix) + memory(item[:-1], prefix)
+            terms["memory"] = self.settings.memory_weight * both
+        return terms
+
+    def index_terms(self, p: Tensor, groups: np.ndarray) -> dict[str, Tensor]:
+        """Commitment and balance of items' distributions [n, K]; the balance is that of each group of items."""
+        s, terms = self.settings, {}
+        if s.commitment_weight:
+            terms["commitment"] = s.commitment_weight * commitment(p)
+        if s.balance_weight:
+            parts = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+            each = torch.stack([len(part) / len(p) * balance(p[part], s.adaptive) for part in parts])
+            terms["balance"] = s.balance_weight * each.sum()
+        return terms
+
+    def logits(self, inputs: Any, prefix: Tensor) -> list[Tensor]:
+        """Logits of the levels so far and of the next, given the tokens before."""
+        states = self.model.hidden(inputs, prefix)
+        return [self.model.heads[level](states[:, level]) for level in range(states.shape[1])]
+
+    @torch.no_grad()
+    def distributions(self, items: Inputs, codes: np.ndarray) -> np.ndarray:
+        """P_item of the next level, [N, K], after items' tokens so far, [N, l - 1]."""
+        self.model.eval()
+        device, found = next(self.model.parameters()).device, []
+        for start in range(0, len(items), BLOCK):
+            rows = np.arange(start, min(start + BLOCK, len(items)))
+            prefix = torch.from_numpy(codes[rows]).to(device)
+            found.append(self.logits(self.batch(items, rows), prefix)[-1].softmax(dim=1).cpu().numpy())
+        return np.concatenate(found)
+
+    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        """The tokens that the decoder finds most probable: a new item is not turned away where a leaf is full."""
+        if self.settings.codes == "random":
+            return super().assign(documents, vectors)  # it refuses
+        inputs = self.inputs([Query(d.doc_id, d.content) for d in documents], vectors)
+        codes = np.zeros((len(documents), 0), np.int64)
+        for _ in range(self.identifiers.length):
+            codes = np.concatenate([codes, self.distributions(inputs, codes).argmax(axis=1)[:, None]], axis=1)
+        return codes
+
+    # The ranker.
+
+    def train_ranker(self, corpus: Corpus, pairs: Pairs) -> None:
+        """Section 4.3: 9 negatives from all items, and 1 from the leaves beside the positive's own."""
+        s, count = self.settings, len(self.vectors)
+        self.ranker = Ranker(self.vectors.shape[1])
+        if not s.ranker_epochs or count < 2:
+            return
+        queries, rows = pairs.queries, pairs.rows
+        if isinstance(queries, list):  # the decoder reads texts; the ranker goes on from the encoder's vectors
+            asked = self.training_pairs(corpus)
+            queries, rows = self.encode([pair.query for pair in asked], "encoding training texts"), rows[: len(asked)]
+        siblings, hard, plain = Siblings(self.identifiers), s.hard_negatives, s.random_negatives
+        if s.ranker_softmax == "full":
+            hard = plain = 0
+
+        def draw(positives: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+            strangers = (positives[:, None] + rng.integers(1, count, (len(positives), plain))) % count
+            return np.concatenate([strangers, siblings.draw(positives, hard, rng)], axis=1)
+
+        objective = ranking_objective(
+            self.ranker,
+            torch.from_numpy(np.ascontiguousarray(queries)),
+            torch.from_numpy(np.ascontiguousarray(self.vectors)),
+            rows,
+            temperature=s.temperature,
+            noise=s.noise,
+        )
+        train(
+            self.ranker,
+            with_negatives(rows, draw, s.batch_size, s.seed),
+            objective,
+            epochs=s.ranker_epochs,
+            steps_per_epoch=batches.steps(len(rows), s.batch_size),
+            learning_rate=s.ranker_learning_rate,
+            weight_decay=s.weight_decay,
+            phase="training the ranker",
+            log=self.log,
+            checkpoints=self.checkpoints,
+        )
+
+    def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Inner products of the ranker's vectors."""
+        return self.vectors[rows] @ self.ranker.folded(torch.from_numpy(query)).numpy()
+
+    def _save(self, folder: Path) -> None:
+        super()._save(folder)
+        save_file(self.ranker.state_dict(), folder / RANKER)
+
+    def _load(self, folder: Path) -> None:
+        super()._load(folder)
+        self.ranker = Ranker(self.vectors.shape[1])
+        self.ranker.load_state_dict(load_file(folder / RANKER))
