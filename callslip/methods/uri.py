@@ -25,6 +25,7 @@ from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
 from callslip.identifiers import average_partition_entropy, levels_for, random_codes
 from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import level_figures, prefix_groups
+from callslip.identifiers.parting import parting_scores
 from callslip.identifiers.table import Identifiers
 from callslip.model.ranker import Ranker
 from callslip.settings import check_range
@@ -61,7 +62,7 @@ class URISettings(GenerativeSettings):
     """Steps of each level, at least: a small corpus comes round more often in an epoch."""
     commitment_weight: float = 1.0
     """Of the entropy of each item's distribution; 0 leaves it out."""
-    balance_weight: float = 1.0
+    balance_weight: float = 3.0
     """Of the even use of tokens; 0 leaves it out."""
     memory_weight: float = 1.0
     """Of the tokens of earlier levels, which must not be forgotten; 0 leaves it out."""
@@ -72,6 +73,9 @@ class URISettings(GenerativeSettings):
     evenness: Literal["prefix", "level"] = "prefix"
     """Where the tokens of a level are used evenly: among the items of each prefix, or of the level as a whole. In the
     second case a level can say the same as the level before it."""
+    later_levels: Literal["parted", "chance"] = "parted"
+    """How the second level and those after it begin: with scores that part the items of each prefix by the decoder's
+    states, or with chance, from which they may not find away."""
     renaming: Literal["none", "uniform", "by-prefix"] = "none"
     """The last level's tokens, renamed at random after the codes are made: in the same way everywhere, or differently
     under each prefix. To see what consistent names are worth."""
@@ -261,6 +265,8 @@ class URI(GenerativeRetriever):
             so_far = np.concatenate([codes, tokens[:, None]], axis=1)
             return level_figures(groups, tokens, s.width) | pairs.entropy(so_far)
 
+        if codes.shape[1] and s.later_levels == "parted":
+            self.part(pairs.items, codes)
         self._train_level(name, pairs, codes, even, watch)
         kept = self.checkpoints.recall(f"{name}: tokens") if self.checkpoints is not None else None
         if kept is not None:
@@ -340,15 +346,29 @@ class URI(GenerativeRetriever):
         return [self.model.heads[level](states[:, level]) for level in range(states.shape[1])]
 
     @torch.no_grad()
+    def part(self, items: Inputs, codes: np.ndarray) -> None:
+        """Let the head of the next level begin with scores that part the items of each prefix."""
+        head = self.model.heads[codes.shape[1]]
+        states = np.concatenate([some.cpu().numpy() for some in self._states(items, codes)])
+        weights, offsets = parting_scores(states, prefix_groups(codes), self.settings.width, self.settings.seed)
+        head.weight.copy_(torch.from_numpy(weights))
+        if head.bias is not None:  # T5's heads have none
+            head.bias.copy_(torch.from_numpy(offsets))
+
     def distributions(self, items: Inputs, codes: np.ndarray) -> np.ndarray:
         """P_item of the next level, [N, K], after items' tokens so far, [N, l - 1]."""
+        head = self.model.heads[codes.shape[1]]
+        with torch.no_grad():
+            return np.concatenate([head(s).softmax(dim=1).cpu().numpy() for s in self._states(items, codes)])
+
+    @torch.no_grad()
+    def _states(self, items: Inputs, codes: np.ndarray) -> Iterator[Tensor]:
         self.model.eval()
-        device, found = next(self.model.parameters()).device, []
+        device = next(self.model.parameters()).device
         for start in range(0, len(items), BLOCK):
             rows = np.arange(start, min(start + BLOCK, len(items)))
             prefix = torch.from_numpy(codes[rows]).to(device)
-            found.append(self.logits(self.batch(items, rows), prefix)[-1].softmax(dim=1).cpu().numpy())
-        return np.concatenate(found)
+            yield self.model.hidden(self.batch(items, rows), prefix)[:, -1]
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """The tokens that the decoder finds most probable: a new item is not turned away where a leaf is full."""
