@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callslip.errors import BadSetting
+from callslip.histories import HistorySettings
 from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
-class GenerativeSettings:
-    """What every generative method has: an encoder, a decoder, training texts, a schedule and a search."""
+class GenerativeSettings(HistorySettings):
+    """What every generative method has: an encoder, a decoder, training texts, a schedule and a search; and, on logs of
+    users and items, how histories are read."""
 
+    queries: Literal["auto", "text", "set", "sequence"] = "auto"
+    """What queries are: `text`; histories of items, read as a `set` (general recommendation) or a `sequence` (what
+    comes next). auto is a sequence for a corpus whose train queries are histories, and text for all else."""
+    ranker_weight: float = 1.0
+    """With histories: weight of the term that trains the inner product of history and item, which ranks inside buckets,
+    beside the term that trains the codes; 0 leaves it out."""
+    history_weight: float = 1.0
+    """With histories: what an inner product of 1 is worth in log-probability, under `ranking=sum`."""
     encoder: str = "minilm"
     """minilm (embedded), granite, or any Hugging Face encoder by name or path."""
     train_encoder: Literal["none", "top", "all"] = "none"
@@ -86,6 +96,12 @@ class GenerativeSettings:
     """cpu, cuda, mps; none is the best there is."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, ranker_weight=0)
+        if self.queries in ("set", "sequence") and (self.seq2seq is not None or self.train_encoder != "none"):
+            raise BadSetting(
+                f"setting 'queries' is {self.queries}, and `seq2seq` or `train_encoder` is for texts", "Leave one out."
+            )
         check_range(self, decoder_width=1, decoder_layers=1, decoder_heads=1, memory_slots=1, batch_size=1, beam=1)
         if self.bucket_limit is not None:
             check_range(self, bucket_limit=1)

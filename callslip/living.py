@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from callslip.corpus.documents import Document
+from callslip.corpus.sequences import Users
 from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.search.filters import Filter
 from callslip.search.masks import Masks
@@ -74,6 +75,7 @@ class Living:
         self._home: Home | None = None
         self._seen, self._looked = 0, 0.0
         self._gate = Gate()
+        self.users = Users()
 
     # What a method fills in.
 
@@ -101,6 +103,11 @@ class Living:
 
     def _load(self, folder: Path) -> None:
         raise NotImplementedError
+
+    def _write(self, folder: Path) -> None:
+        """All files of a generation: the method's, and what is known of users."""
+        self._save(folder)
+        self.users.save(folder)
 
     def describe(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -197,6 +204,7 @@ class Living:
         self._seen = home.version
         self._loaded(home.manifest)
         self._load(home.snapshot)
+        self.users = Users.load(home.snapshot)
         self.refresh(now=True)
 
     def _loaded(self, manifest: dict[str, Any]) -> None:
@@ -215,7 +223,7 @@ class Living:
                 (NewRow(d if alive else Document(f"deleted {row}", ""), _without_end(codes, row)), bool(alive))
                 for row, (d, alive) in enumerate(zip(documents, self._alive, strict=True))
             )
-            folders.write_index(path, self.describe(), self._save, rows)
+            folders.write_index(path, self.describe(), self._write, rows)
         if self._home is None:
             alive, known = self._alive, self._row_of
             self._home = Home.open(path, verify=False)
@@ -265,7 +273,7 @@ class Living:
                     self._keep(rows)
                     sequence = sequence[rows]
                     self._remember(stored.StoredDocuments(home.store, sequence))
-                home.write_generation(self._save, sequence, self._seen)
+                home.write_generation(self._write, sequence, self._seen)
 
     def drift(self) -> Any:
         """How far the index has moved from what the model was trained on: see `callslip.storage.drift`."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from callslip import settings as settings_of
 from callslip.corpus.documents import Corpus, Query
+from callslip.corpus.sequences import Users
 from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.living import TRIES, Living
 from callslip.search.filters import Filter, group_by_filter
@@ -44,8 +45,6 @@ class Retriever(Living):
     Settings: ClassVar[type] = object
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Named sets of settings for `--preset`; a method may have `quick` and `paper`."""
-    reads_histories: ClassVar[bool] = False
-    """Whether a query may be a history of items instead of a text."""
     search_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings that act when searching, so that they can be changed without fitting again."""
 
@@ -66,6 +65,11 @@ class Retriever(Living):
         """Rank rows for each query. `mask` tells which rows may be returned; None means all of them."""
         raise NotImplementedError
 
+    @property
+    def reads_histories(self) -> bool:
+        """Whether queries are histories of items, and not texts."""
+        return False
+
     # The contract.
 
     def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
@@ -76,6 +80,7 @@ class Retriever(Living):
         self._home = None  # an earlier index in a folder stays as it is
         self._remember(stored.MemoryDocuments(corpus.documents))
         self.corpus_fingerprint = corpus.fingerprint()
+        self.users = Users.of(corpus)
         self.checkpoints = checkpoints
         if checkpoints is not None:
             checkpoints.claim(self.method, settings_of.to_dict(self.settings), self.corpus_fingerprint)
@@ -99,11 +104,7 @@ class Retriever(Living):
             raise BadSetting("search_batch takes a list of queries, not one string", "Use search for one query.")
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
         self._fitted()
-        if not self.reads_histories and any(query.history and not query.text for query in asked):
-            raise Unsupported(
-                f"{self.method} searches by text, and this query is a history of items without any",
-                "Give the query a text, or use a method that reads histories.",
-            )
+        self._check_queries(asked)
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
         for attempt in range(TRIES):
@@ -164,6 +165,19 @@ class Retriever(Living):
             "corpus": self.corpus_fingerprint,
             "fit_seconds": round(self.fit_seconds, 3),
         }
+
+    def _check_queries(self, queries: list[Query]) -> None:
+        if self.reads_histories:
+            if any(query.text and not query.history for query in queries):
+                raise Unsupported(
+                    f"this index ({self.method}) was fitted on histories of items, and this query is a text",
+                    "Give items: --history id,id,id, or --user; to search by text, fit with queries=text or bm25.",
+                )
+        elif any(query.history and not query.text for query in queries):
+            raise Unsupported(
+                f"this index ({self.method}) searches by text, and this query is a history of items without any",
+                "Give the query a text, or fit a method that reads histories, such as item-knn or tiger, on a log.",
+            )
 
     def _as_query(self, number: int, query: str | Query) -> Query:
         if not isinstance(query, (str, Query)):

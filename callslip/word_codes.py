@@ -72,6 +72,7 @@ class WordCodeRetriever(GenerativeRetriever):
     Settings = WordCodeSettings
     search_settings = GenerativeRetriever.search_settings | {"collision"}
     settings: WordCodeSettings
+    takes_histories = False
     model: LexicalWriter  # type: ignore[assignment]
     vocabulary: list[str]
     """The word of each token."""

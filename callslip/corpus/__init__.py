@@ -5,6 +5,7 @@ from callslip.corpus.documents import Corpus, Document, Judgements, Pair, Query,
 from callslip.corpus.load import load_corpus
 from callslip.corpus.pseudo_queries import document_frequencies, pseudo_queries
 from callslip.corpus.queries import load_judgements, load_queries
+from callslip.corpus.sequences import Sequences
 
 __all__ = [
     "Corpus",
@@ -12,6 +13,7 @@ __all__ = [
     "Judgements",
     "Pair",
     "Query",
+    "Sequences",
     "SkippedLines",
     "doc2query",
     "document_frequencies",

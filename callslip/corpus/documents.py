@@ -6,7 +6,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from callslip.corpus.sequences import Sequences
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared, so that a million documents do not hold a million {}
 
@@ -104,6 +107,12 @@ class Corpus:
             for doc_id, grade in grades.items()
             if grade > 0
         ]
+
+    def sequences(self, split: str = "train") -> Sequences:
+        """What users did in order of time, as far as it may be trained on: histories of the split and their targets."""
+        from callslip.corpus.sequences import sequences
+
+        return sequences(self, split)
 
     def fingerprint(self) -> dict[str, Any]:
         """Counts and a hash of everything that an evaluation depends on, so that two reports can be told apart."""

@@ -63,7 +63,7 @@ def read_interactions(
     else:
         histories = _by_time(log, kind, intake, known, columns, bool(items))
     corpus = Corpus(documents or [Document(item, "") for item in known])
-    _leave_one_out(corpus, histories)
+    leave_one_out(corpus, histories)
     return corpus
 
 
@@ -178,7 +178,7 @@ def _with_text(row: Row, names: Columns) -> Row:
     return row | {names.get("text", "text"): ". ".join(str(part) for part in words if part)}
 
 
-def _leave_one_out(corpus: Corpus, histories: Histories) -> None:
+def leave_one_out(corpus: Corpus, histories: Histories) -> None:
     """Queries `USER#test`, `USER#dev` and `USER#train`; a query needs at least one item before its target."""
     for back, split in ((3, "train"), (2, "dev"), (1, "test")):
         judgements: dict[str, dict[str, int]] = {}

@@ -175,7 +175,7 @@ def _compare_codes(
     writing: dict[Decoding, float] = dict.fromkeys(DECODINGS, 0.0)
     for start in range(0, len(queries), BATCH):
         batch = list(queries[start : start + BATCH])
-        inputs = retriever.inputs(batch, retriever.encoder.encode([query.text for query in batch]))
+        inputs = retriever.inputs(batch, retriever.query_vectors(batch))
         lists: dict[Decoding, list[Beams]] = {}
         for decoding in DECODINGS:
             with decoding_as(retriever, decoding):

@@ -183,6 +183,7 @@ class GenRet(GenerativeRetriever):
 
     Settings = GenRetSettings
     settings: GenRetSettings
+    takes_histories = False
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 4, "level_epochs": 2, "decoder_width": 128},
         "paper": {"width": 512, "leaf": 1, "warmup_retrieval": False, "beam": 100, "collisions": "level"},

@@ -19,6 +19,20 @@ def steps(count: int, batch_size: int) -> int:
     return -(-count // batch_size)
 
 
+def by_length(lengths: np.ndarray, batch_size: int, seed: int, epoch: int, window: int = 32) -> Iterator[np.ndarray]:
+    """As `shuffled`, with examples of like length together, so that little of a batch is padding.
+
+    Only within a `window` of batches are examples put in order; the window's batches then come in random order.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    for start in range(0, len(order), window * batch_size):
+        some = order[start : start + window * batch_size]
+        some = some[np.argsort(lengths[some], kind="stable")]
+        for number in rng.permutation(steps(len(some), batch_size)):
+            yield some[number * batch_size : (number + 1) * batch_size]
+
+
 def by_group(
     groups: np.ndarray, texts: Sequence[np.ndarray], batch_size: int, seed: int, epoch: int, rounds: int = 1
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:

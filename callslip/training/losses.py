@@ -28,13 +28,17 @@ def code_cross_entropy(logits: Sequence[Tensor], code: Tensor) -> Tensor:
     return total.mean()
 
 
-def sampled_softmax(h_query: Tensor, h_positive: Tensor, h_negatives: Tensor) -> Tensor:
-    """The positive [B, D] among itself and M negatives [B, M, D], by inner products with the query [B, D]: URI's ranker
-    (section 4.3). The mean of the batch."""
-    if h_query.dim() != 2 or h_positive.shape != h_query.shape:
-        raise ValueError(f"queries {tuple(h_query.shape)} and positives {tuple(h_positive.shape)} do not fit")
-    if h_negatives.dim() != 3 or h_negatives.shape[::2] != h_query.shape:
-        raise ValueError(f"queries {tuple(h_query.shape)} and negatives {tuple(h_negatives.shape)} do not fit")
-    own = (h_query * h_positive).sum(dim=1, keepdim=True)
-    scores = torch.cat([own, (h_negatives @ h_query[:, :, None]).squeeze(2)], dim=1)
-    return functional.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+def sampled_softmax(positive: Tensor, negative: Tensor, same: Tensor | None = None) -> Tensor:
+    """Cross-entropy of the right item among itself and its negatives, mean over the batch (Covington et al., 2016).
+
+    `positive` [B] and `negative` [B, M] are scores; `same` [B, M] marks negatives that are the right item after all,
+    which then count nothing. With uniform negatives no correction for how they were drawn is due.
+    """
+    if positive.dim() != 1 or negative.dim() != 2 or len(negative) != len(positive):
+        raise ValueError(f"scores of shapes {tuple(positive.shape)} and {tuple(negative.shape)}")
+    if same is not None:
+        if same.shape != negative.shape:
+            raise ValueError(f"a mask of shape {tuple(same.shape)} for scores of shape {tuple(negative.shape)}")
+        negative = negative.masked_fill(same, -torch.inf)
+    scores = torch.cat([positive.unsqueeze(1), negative], dim=1)
+    return (scores.logsumexp(dim=1) - positive).mean()

@@ -32,7 +32,8 @@ def ranking_objective(
         query, own = ranker.queries(vectors) / temperature, positive[numbers]
         if not others.shape[1]:
             return {"ranking": functional.cross_entropy(query @ ranker.items(items).t(), own)}
-        return {"ranking": sampled_softmax(query, ranker.items(items[own]), ranker.items(items[others]))}
+        scores = ranker.items(items[torch.cat([own[:, None], others], dim=1)]) @ query[:, :, None]
+        return {"ranking": sampled_softmax(scores[:, 0, 0], scores[:, 1:, 0], others == own[:, None])}
 
     return objective
 

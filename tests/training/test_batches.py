@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callslip.training.batches import by_group, steps
+from callslip.training.batches import by_group, by_length, steps
 
 
 @settings(max_examples=50, deadline=None)
@@ -39,3 +39,21 @@ def test_epochs_differ_and_are_the_same_again():
         return [rows.tolist() + asked.tolist() for rows, asked in by_group(groups, texts, 6, seed=0, epoch=epoch)]
 
     assert drawn(0) == drawn(0) != drawn(1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 20), max_size=60), st.integers(1, 7), st.integers(1, 4))
+def test_batches_by_length_hold_every_example_once(lengths, batch_size, window):
+    found = list(by_length(np.array(lengths, np.int64), batch_size, seed=1, epoch=2, window=window))
+    assert len(found) == steps(len(lengths), batch_size)
+    assert sorted(row for rows in found for row in rows.tolist()) == list(range(len(lengths)))
+    assert all(0 < len(rows) <= batch_size for rows in found)
+
+
+def test_batches_by_length_hold_like_lengths_in_another_order_each_epoch():
+    lengths = np.random.default_rng(0).integers(1, 21, 2000)
+    spread = [int(np.ptp(lengths[rows])) for rows in by_length(lengths, 50, seed=0, epoch=0)]
+    assert np.mean(spread) < 2.5  # 18 if they were shuffled
+    first, second = (np.concatenate(list(by_length(lengths, 50, seed=0, epoch=epoch))) for epoch in (0, 1))
+    assert first.tolist() != second.tolist()
+    assert not np.all(np.diff([lengths[rows].mean() for rows in by_length(lengths, 50, seed=0, epoch=0)]) >= 0)

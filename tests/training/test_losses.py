@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.histories import softmax_loss
 
-from callslip.training.losses import code_cross_entropy
+from callslip.training.losses import code_cross_entropy, sampled_softmax
 
 
 def naive(logits, code) -> float:
@@ -42,3 +43,22 @@ def test_code_cross_entropy(batch, length, width, with_end, seed):
 def test_shapes_are_checked():
     with pytest.raises(ValueError, match="do not fit"):
         code_cross_entropy([torch.zeros(2, 3)], torch.zeros(2, 2, dtype=torch.long))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 5), st.integers(0, 99))
+def test_sampled_softmax(batch, negatives, seed):
+    rng = torch.Generator().manual_seed(seed)
+    positive, negative = torch.randn(batch, generator=rng), torch.randn(batch, negatives, generator=rng)
+    same = torch.rand(batch, negatives, generator=rng) < 0.3
+    expected = softmax_loss(positive.tolist(), negative.tolist(), same.tolist())
+    assert float(sampled_softmax(positive, negative, same)) == pytest.approx(expected, abs=1e-5)
+    none = softmax_loss(positive.tolist(), negative.tolist(), torch.zeros_like(same).tolist())
+    assert float(sampled_softmax(positive, negative)) == pytest.approx(none, abs=1e-5)
+
+
+def test_the_shapes_of_scores_are_checked():
+    with pytest.raises(ValueError, match="shapes"):
+        sampled_softmax(torch.zeros(2), torch.zeros(3, 4))
+    with pytest.raises(ValueError, match="mask"):
+        sampled_softmax(torch.zeros(2), torch.zeros(2, 4), torch.zeros(2, 3, dtype=torch.bool))

@@ -1,0 +1,191 @@
+"""Histories as arrays: what every user did, in order, and the examples that a model is trained on.
+
+Everything is in row numbers of the corpus. Where a history is padded, its items are numbers from 1 (row + 1), and 0
+fills it up on the right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Query
+from callslip.errors import CallslipError
+
+USERS = "users.jsonl"
+LONGEST = 20
+"""Items that are read of a history: the last ones."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Histories with the item that came next, or that belongs to them."""
+
+    histories: np.ndarray
+    """Item numbers [n, T]: row + 1, filled up with 0 on the right."""
+    targets: np.ndarray
+    """The row of the item, [n]."""
+    sequence: np.ndarray
+    """Which of the sequences each example is of, [n]."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.count_nonzero(self.histories, axis=1)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The items of every user in order of time, one user after the other."""
+
+    users: list[str]
+    items: np.ndarray
+    """Rows of items, [interactions]."""
+    bounds: np.ndarray
+    """Where each user's items begin, and where the last one's end, [users + 1]."""
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def each(self) -> list[np.ndarray]:
+        """The rows of each user's items."""
+        return np.split(self.items, self.bounds[1:-1]) if len(self) else []
+
+    def counts(self, documents: int) -> np.ndarray:
+        """How often each item occurs, [documents]."""
+        return np.bincount(self.items, minlength=documents)
+
+    def sequential(self, longest: int = LONGEST) -> Examples:
+        """Every item but a user's first, with (at most `longest` of) the items before it."""
+        owner, start, _ = self._places()
+        at = np.arange(len(self.items))
+        chosen = at > start
+        at, owner, start = at[chosen], owner[chosen], start[chosen]
+        first = np.maximum(start, at - longest)
+        return Examples(self._padded(first, at - first, longest), self.items[at], owner)
+
+    def general(self, longest: int = LONGEST) -> Examples:
+        """Every item of users that have several, with (at most the last `longest` of) the user's other items, whenever
+        they came."""
+        owner, start, end = self._places()
+        at = np.arange(len(self.items))
+        chosen = end - start > 1
+        at, owner, start, end = at[chosen], owner[chosen], start[chosen], end[chosen]
+        first = np.maximum(start, end - 1 - longest)
+        return Examples(self._padded(first, end - 1 - first, longest, skip=at), self.items[at], owner)
+
+    def whole(self, longest: int = LONGEST) -> np.ndarray:
+        """The last `longest` items of each user as item numbers, [users, T]."""
+        first = np.maximum(self.bounds[:-1], self.bounds[1:] - longest)
+        return self._padded(first, self.bounds[1:] - first, longest)
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every interaction: its user, and where that one's items begin and end."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.bounds))
+        return owner, self.bounds[:-1][owner], self.bounds[1:][owner]
+
+    def _padded(
+        self, first: np.ndarray, lengths: np.ndarray, longest: int, skip: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Item numbers from `first` on, so many each; the place `skip`, if it lies among them, is stepped over."""
+        width = min(longest, int(lengths.max(initial=0))) or 1
+        place = first[:, None] + np.arange(width)
+        if skip is not None:
+            place = place + (place >= skip[:, None])
+        if not len(self.items):
+            return np.zeros(place.shape, np.int64)
+        numbers = self.items[np.minimum(place, len(self.items) - 1)] + 1
+        return np.where(np.arange(width) < lengths[:, None], numbers, 0)
+
+
+def sequences(corpus: Corpus, split: str = "train") -> Sequences:
+    """What may be trained on: of every judged query of the split that has a history, that and its target."""
+    row_of = corpus.rows()
+    queries, judgements = corpus.split(split)
+    users: list[str] = []
+    items: list[int] = []
+    bounds = [0]
+    for query_id, query in queries.items():
+        if not query.history:
+            continue
+        rows = [row_of[item] for item in query.history if item in row_of]
+        rows += [row_of[item] for item, grade in judgements[query_id].items() if grade > 0 and item in row_of]
+        users.append(query_id.removesuffix(f"#{split}"))
+        items += rows
+        bounds.append(len(items))
+    return Sequences(users, np.array(items, np.int64), np.array(bounds, np.int64))
+
+
+def padded(histories: Iterable[Sequence[str]], number_of: Mapping[str, int], longest: int = LONGEST) -> np.ndarray:
+    """Histories of doc_ids as item numbers [n, T], filled up with 0 on the right.
+
+    `number_of` gives an item's number, from 1; items that it does not know are left out. A history of which nothing is
+    known is a row of zeros.
+    """
+    rows = [[number for item in history if (number := number_of.get(item, 0))][-longest:] for history in histories]
+    table = np.zeros((len(rows), max(map(len, rows), default=0) or 1), np.int64)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    return table
+
+
+@dataclass
+class Users:
+    """All that a log says of each user, for `search --user`: kept in the saved folder, one JSON object a line."""
+
+    lines: bytes = b""
+    """The file. It is only read when somebody asks for a user."""
+    _histories: dict[str, tuple[str, ...]] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> Users:
+        """The longest history of each user, with the item that came after it."""
+        known: dict[str, tuple[str, ...]] = {}
+        for split, judgements in corpus.judgements.items():
+            for query_id, grades in judgements.items():
+                history = corpus.queries[query_id].history
+                if history:
+                    user = query_id.removesuffix(f"#{split}")
+                    whole = (*history, *(item for item, grade in grades.items() if grade > 0))
+                    known[user] = max(known.get(user, ()), whole, key=len)
+        return cls.named(known)
+
+    @classmethod
+    def named(cls, histories: Mapping[str, Sequence[str]]) -> Users:
+        lines = (json.dumps({"user": user, "items": list(items)}) for user, items in histories.items())
+        return cls("".join(f"{line}\n" for line in lines).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Users:
+        path = folder / USERS
+        return cls(path.read_bytes() if path.exists() else b"")
+
+    def save(self, folder: Path) -> None:
+        if self.lines:
+            (folder / USERS).write_bytes(self.lines)
+
+    @property
+    def histories(self) -> dict[str, tuple[str, ...]]:
+        if self._histories is None:
+            rows = (json.loads(line) for line in self.lines.splitlines())
+            self._histories = {row["user"]: tuple(row["items"]) for row in rows}
+        return self._histories
+
+    def query(self, user: str) -> Query:
+        """The user's history as a query, or an error that says what to do about it."""
+        import difflib
+
+        if user in self.histories:
+            return Query(user, "", self.histories[user])
+        remedy = "Give items instead: --history id,id,id (a query with a history)."
+        if not self.histories:
+            raise CallslipError("the index knows no users: it was not fitted on a log", remedy)
+        close = difflib.get_close_matches(user, self.histories, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise CallslipError(f"the index knows no user {user!r}", hint + remedy)

@@ -1,0 +1,166 @@
+"""Generative methods on logs of users and items: what they learn, keep, refuse, and take in later."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from small_log import small_log
+
+from callslip import api
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.errors import BadSetting, CallslipError, Unsupported
+from callslip.histories import interaction_vectors, numbers_of, ranking_term
+from callslip.methods import make
+from callslip.model.items import ItemTable
+from callslip.search.filters import Filter
+
+QUICK = {"encoder": "scratch", "epochs": 12, "decoder_width": 32, "batch_size": 64, "history_width": 32, "width": 4}
+
+
+@pytest.fixture(scope="module")
+def log() -> Corpus:
+    return small_log()
+
+
+@pytest.fixture(scope="module")
+def fitted(log):
+    @functools.cache
+    def fit(**more):
+        return make("dsi-semantic", QUICK | {"leaf": 3} | more).fit(log)
+
+    return fit
+
+
+def share_found(index, log, k=5):
+    """How many test items are among the first k."""
+    queries, judgements = log.split("test")
+    hits = index.search_batch(list(queries.values()), k=k)
+    return np.mean([bool(set(h.doc_ids) & set(judgements[q])) for q, h in zip(queries, hits, strict=True)])
+
+
+def test_a_log_makes_the_queries_histories(fitted, log):
+    index = fitted()
+    assert index.reads_histories and index.history.kind == "sequence"
+    assert share_found(index, log) > 0.6  # 5 of 48 by chance are 0.1; the last item tells the next
+    last = index.search(Query("q", "", ("soap-2", "soap-3", "soap-4")), k=3)
+    assert "soap-5" in last.doc_ids
+
+
+def test_order_matters_to_a_sequence_and_not_to_a_set(fitted):
+    one, other = (Query("q", "", items) for items in (("tea-1", "tea-2", "kite-5"), ("kite-5", "tea-1", "tea-2")))
+    sequence, group = fitted(), fitted(queries="set")
+    assert group.history.kind == "set"
+    assert sequence.search(one, k=5).doc_ids != sequence.search(other, k=5).doc_ids
+    assert group.search(one, k=5).doc_ids == group.search(other, k=5).doc_ids
+
+
+def test_a_saved_index_answers_alike_and_knows_its_users(fitted, log, tmp_path):
+    index = fitted()
+    index.save(tmp_path / "index")
+    loaded = api.load(tmp_path / "index")
+    assert loaded.reads_histories
+    for query in list(log.split("test")[0].values())[:5]:
+        before, after = index.search(query, k=5), loaded.search(query, k=5)
+        assert before.doc_ids == after.doc_ids
+        assert before.scores == pytest.approx(after.scores, abs=1e-4)
+    assert loaded.users.histories == index.users.histories and len(loaded.users.histories) == 90
+
+
+def test_new_items_are_found_and_read_and_compacting_changes_nothing(fitted, log, tmp_path):
+    make("dsi-semantic", QUICK | {"leaf": 3}).fit(log).save(tmp_path / "index")
+    index = api.load(tmp_path / "index")
+    index.add([Document("soap-new", "A soap of kind 5, made for soap lovers.", "soap 5")])
+    asked = Query("q", "", ("soap-2", "soap-3", "soap-4"))
+    assert "soap-new" in index.search(asked, k=49).doc_ids
+    with_new = index.search(Query("q", "", ("soap-2", "soap-new")), k=5)
+    assert with_new.scores != pytest.approx(index.search(Query("q", "", ("soap-2",)), k=5).scores, abs=1e-3)
+    index.delete(["comb-3", "lamp-0"])
+    expected = index.search(asked, k=60)
+    assert len(expected) == 47
+    index.compact()
+    for again in (index, api.load(tmp_path / "index")):
+        hits = again.search(asked, k=60)
+        assert hits.doc_ids == expected.doc_ids
+        assert hits.scores == pytest.approx(expected.scores, abs=1e-4)
+
+
+def test_by_id_alone_a_new_item_can_be_found_and_is_passed_over_in_histories(fitted, tmp_path):
+    fitted(items="id").save(tmp_path / "index")
+    index = api.load(tmp_path / "index")
+    index.add([Document("soap-new", "A soap of kind 5, made for soap lovers.", "soap 5")])
+    plain = index.search(Query("q", "", ("soap-2",)), k=49)
+    assert "soap-new" in plain.doc_ids
+    assert index.search(Query("q", "", ("soap-2", "soap-new")), k=49).scores == pytest.approx(plain.scores, abs=1e-5)
+
+
+def test_filters_and_unknown_items(fitted):
+    hits = fitted().search(Query("q", "", ("soap-2", "nobody knows this")), k=4, filter=Filter(where={"topic": "tea"}))
+    assert len(hits) == 4 and all(doc_id.startswith("tea") for doc_id in hits.doc_ids)
+    assert len(fitted().search(Query("q", "", ("unknown",)), k=4)) == 4
+    assert len(fitted().search(Query("q", ""), k=4)) == 4  # a new user
+
+
+def test_texts_and_histories_are_not_confused(fitted, log):
+    with pytest.raises(Unsupported, match="fitted on histories") as refusal:
+        fitted().search("soap")
+    assert "--history" in refusal.value.remedy
+    by_text = make("dsi-semantic", QUICK | {"queries": "text", "epochs": 2}).fit(log)
+    assert not by_text.reads_histories
+    assert by_text.search("soap 3", k=3)
+    with pytest.raises(Unsupported, match="searches by text"):
+        by_text.search(Query("q", "", ("soap-2",)))
+    for name in ("genret", "glen"):
+        with pytest.raises(BadSetting, match="queries"):
+            make(name, {"queries": "sequence"})
+    with pytest.raises(BadSetting, match="texts"):
+        make("dsi-semantic", {"queries": "set", "seq2seq": "t5-small"})
+
+
+def test_items_without_texts_are_coded_by_who_has_them(tmp_path):
+    bare = small_log(texts=False)
+    index = make("dsi-semantic", QUICK | {"leaf": 3, "encoder": "no such encoder"}).fit(bare)  # none is needed
+    assert share_found(index, bare) > 0.5
+    index.save(tmp_path / "index")
+    index.add([Document("new", "")])
+    assert "new" in index.search(Query("q", "", ("soap-2",)), k=60).doc_ids
+
+
+def test_interaction_vectors_are_near_for_items_of_the_same_users(log):
+    vectors = interaction_vectors(log.sequences(), len(log))
+    same, other = vectors[0] @ vectors[1], vectors[0] @ vectors[20]  # of one ring, and of two
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    assert same > other + 0.3
+
+
+def test_a_log_too_short_to_train_on_says_so():
+    corpus = small_log(users=1)
+    corpus.judgements["train"] = {}
+    with pytest.raises(CallslipError, match="last two are held out"):
+        make("dsi-semantic", QUICK | {"queries": "sequence"}).fit(corpus)
+
+
+def test_numbers_leave_out_what_is_not_known():
+    queries = [Query("a", "", ("x", "y", "z")), Query("b", "", ())]
+    known = np.array([True, False, True])
+    assert numbers_of(queries, {"x": 0, "y": 1, "z": 2}, 5, known).tolist() == [[1, 3], [0, 0]]
+    assert numbers_of(queries, {"x": 0, "y": 1, "z": 2}, 2).tolist() == [[2, 3], [0, 0]]
+
+
+def test_the_ranking_term_is_the_softmax_over_all_or_drawn_items():
+    torch.manual_seed(0)
+    items, query, target = ItemTable(30, 8, "id"), torch.randn(4, 8), torch.tensor([3, 0, 29, 3])
+    logits = query @ items.all().T
+    expected = -(logits.log_softmax(-1)[range(4), target]).mean()
+    torch.testing.assert_close(ranking_term(query, target, items, 0), expected)
+    torch.manual_seed(1)
+    sampled = ranking_term(query, target, items, 12)
+    torch.manual_seed(1)
+    drawn = torch.randint(30, (12,))
+    each = []
+    for row, right in enumerate(target.tolist()):
+        wrong = [logits[row, item] for item in drawn.tolist() if item != right]
+        each.append(torch.stack([logits[row, right], *wrong]).logsumexp(0) - logits[row, right])
+    torch.testing.assert_close(sampled, torch.stack(each).mean())
