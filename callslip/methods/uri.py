@@ -9,41 +9,41 @@ of all the decoder learns to write whole codes, and a ranker learns to order wha
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
-from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
+from callslip.generative import Inputs
 from callslip.identifiers import average_partition_entropy, levels_for, random_codes
 from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import level_figures, prefix_groups
 from callslip.identifiers.parting import parting_scores
 from callslip.identifiers.table import Identifiers
-from callslip.model.ranker import Ranker
+from callslip.model.items import HistoryWriter
+from callslip.model.seq2seq import CodeWriter
+from callslip.model.tuned import TunedWriter
+from callslip.model.unified import UnifiedWriter
+from callslip.ranked import RankedRetriever, RankedSettings
 from callslip.settings import check_range
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
-from callslip.training.negatives import Siblings
-from callslip.training.ranking import ranking_objective, with_negatives
 
 BLOCK = 2048
 """Items that are read at once where no gradient is wanted."""
 SMALLEST = 1e-9
 """Probabilities are no less than this where their logarithm is taken."""
-RANKER = "ranker.safetensors"
 
 
 @dataclass(frozen=True)
-class URISettings(GenerativeSettings):
+class URISettings(RankedSettings):
     """URI's own: the codes, the training of a level, the ranker, and the parts that can be left out."""
 
     codes: Literal["learned", "random"] = "learned"
@@ -79,18 +79,6 @@ class URISettings(GenerativeSettings):
     renaming: Literal["none", "uniform", "by-prefix"] = "none"
     """The last level's tokens, renamed at random after the codes are made: in the same way everywhere, or differently
     under each prefix. To see what consistent names are worth."""
-    ranker_epochs: int = 5
-    """Passes over the training pairs for the ranker; 0 leaves the encoder's own inner product."""
-    ranker_learning_rate: float = 1e-3
-    """Peak learning rate of the ranker."""
-    ranker_softmax: Literal["sampled", "full"] = "sampled"
-    """What the positive is told from: sampled negatives, or all items."""
-    random_negatives: int = 9
-    """Negatives of each pair that chance draws from all items."""
-    hard_negatives: int = 1
-    """Negatives of each pair from the leaves beside the positive's own; 0 leaves them out."""
-    temperature: float = 0.05
-    """What inner products are divided by in the ranker's softmax."""
     decoder_width: int = 96
     """Width of the decoder."""
     learning_rate: float = 1e-3
@@ -108,15 +96,8 @@ class URISettings(GenerativeSettings):
         super().__post_init__()
         check_range(self, width=2, leaf=1, level_epochs=1, level_steps=0, level_learning_rate=0)
         check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0)
-        check_range(self, ranker_epochs=0, ranker_learning_rate=0, random_negatives=0, hard_negatives=0)
         if self.length is not None:
             check_range(self, length=1)
-        if self.temperature <= 0:
-            raise BadSetting(f"setting 'temperature' is {self.temperature}", "Use more than 0.")
-        if self.ranker_epochs and self.ranker_softmax == "sampled" and not self.random_negatives + self.hard_negatives:
-            raise BadSetting(
-                "the ranker has nothing to tell a positive from", "Use random_negatives, or ranker_epochs=0."
-            )
         if self.seq2seq_codes != "codebooks":
             raise BadSetting(f"setting 'seq2seq_codes' is {self.seq2seq_codes!r}", "URI learns codebooks.")
 
@@ -196,10 +177,11 @@ class Pairs:
 
     def entropy(self, codes: np.ndarray) -> dict[str, float]:
         """The average partition entropy of codes; nothing where no query has two items, for it would be 0 by itself."""
-        return {"ape": round(average_partition_entropy(codes, self.positives), 4)} if self.positives else {}
+        told = any(len(some) > 1 for some in self.positives)
+        return {"ape": round(average_partition_entropy(codes, self.positives), 4)} if told else {}
 
 
-class URI(GenerativeRetriever):
+class URI(RankedRetriever):
     """Builds the index with the decoder that searches it."""
 
     Settings = URISettings
@@ -211,12 +193,11 @@ class URI(GenerativeRetriever):
         "no-adaptive": {"adaptive": False},
         "no-hard-negatives": {"hard_negatives": 0, "random_negatives": 10},
     }
-    ranker: Ranker
 
     def _fit(self, corpus: Corpus) -> None:
         s = self.settings
         self.check_seq2seq()
-        self.vectors = self.encode([d.content for d in corpus], "encoding documents")
+        self.read_corpus(corpus)
         length = s.length or levels_for(len(corpus), s.width, s.leaf)
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(s.seed)
@@ -227,18 +208,30 @@ class URI(GenerativeRetriever):
             if s.renaming != "none":
                 codes = renamed(codes, s.renaming, s.width, s.seed)
             self.identifiers = Identifiers(corpus.doc_ids, codes)
-            self.train_model(pairs.queries, codes[pairs.rows])
-            self.train_ranker(corpus, pairs)
+            self.final_fit(pairs, codes)
+            if self.history is None:
+                self.train_ranker(*self.ranker_pairs(corpus, pairs))
 
     def pairs(self, corpus: Corpus) -> Pairs:
         examples, rows = self.examples(corpus)
+        if self.history is not None:
+            return Pairs(examples, rows, np.arange(len(corpus)), corpus.sequences().each())
         items = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
-        row_of = corpus.rows()
-        judged = [
-            [row_of[d] for d, grade in of.items() if grade > 0] for of in corpus.judgements.get("train", {}).values()
-        ]
-        positives = [np.array(some) for some in judged if some]
-        return Pairs(examples, rows, items, positives if any(len(some) > 1 for some in positives) else [])
+        row_of, (_, judged) = corpus.rows(), corpus.split("train")
+        positives = [np.array([row_of[d] for d, grade in of.items() if grade > 0], np.int64) for of in judged.values()]
+        return Pairs(examples, rows, items, positives)
+
+    def ranker_pairs(self, corpus: Corpus, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+        """Training texts as vectors, and their items: where the decoder reads texts, the encoder's vectors of them."""
+        if not isinstance(pairs.queries, list):
+            return pairs.queries, pairs.rows
+        asked = self.training_pairs(corpus)
+        return self.encode([pair.query for pair in asked], "encoding training texts"), pairs.rows[: len(asked)]
+
+    def _reading(self, writer: CodeWriter) -> CodeWriter | TunedWriter | HistoryWriter:
+        if self.history is None:
+            return super()._reading(writer)
+        return UnifiedWriter(self.history.encoder(self.vectors), writer)
 
     # Learning the codes.
 
@@ -284,12 +277,13 @@ class URI(GenerativeRetriever):
         s, members, written = self.settings, batches.Members(even), torch.from_numpy(codes)
         device = next(self.model.parameters()).device
         of_pairs, round_steps = even[pairs.rows], batches.steps(len(pairs.rows), s.batch_size)
+        lengths = None if self.history is None else np.count_nonzero(pairs.queries, axis=1)
         rounds = max(1, -(-s.level_steps // (s.level_epochs * round_steps)))
 
         def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             rng = np.random.default_rng([s.seed, epoch, 1])
-            for turn in range(rounds):
-                for some in batches.in_pieces(of_pairs, s.batch_size, 4 * s.width, s.seed, epoch * rounds + turn):
+            for turn in range(epoch * rounds, (epoch + 1) * rounds):
+                for some in batches.in_pieces(of_pairs, s.batch_size, 4 * s.width, s.seed, turn, lengths):
                     yield some, members.draw(pairs.rows[some], rng)
 
         def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
@@ -297,11 +291,11 @@ class URI(GenerativeRetriever):
             rows = pairs.rows[numbers]
             prefix = written[rows].to(device)
             query = self.logits(self.noisy(self.batch(pairs.queries, numbers)), prefix)
-            item = self.logits(self.batch(pairs.items, rows), prefix)
+            item = self.logits(self.item_batch(pairs.items, rows), prefix)
             p, groups = item[-1].softmax(dim=1), even[rows]
             terms = self.level_terms(query, item, prefix)
             if s.random_items:
-                other = self.logits(self.batch(pairs.items, strangers), written[strangers].to(device))[-1]
+                other = self.logits(self.item_batch(pairs.items, strangers), written[strangers].to(device))[-1]
                 p, groups = torch.cat([p, other.softmax(dim=1)]), np.concatenate([groups, even[strangers]])
             return terms | self.index_terms(p, groups)
 
@@ -345,6 +339,14 @@ class URI(GenerativeRetriever):
         states = self.model.hidden(inputs, prefix)
         return [self.model.heads[level](states[:, level]) for level in range(states.shape[1])]
 
+    def item_batch(self, items: Inputs, rows: np.ndarray) -> Any:
+        """Some of the items as the decoder reads them: texts as a query's; of a log, by rows or by vectors."""
+        if self.history is None:
+            return self.batch(items, rows)
+        some = self.batch(items, rows)
+        model = cast(UnifiedWriter, self.model)
+        return model.read_items(some if some.is_floating_point() else model.items(some + 1))
+
     @torch.no_grad()
     def part(self, items: Inputs, codes: np.ndarray) -> None:
         """Let the head of the next level begin with scores that part the items of each prefix."""
@@ -368,68 +370,59 @@ class URI(GenerativeRetriever):
         for start in range(0, len(items), BLOCK):
             rows = np.arange(start, min(start + BLOCK, len(items)))
             prefix = torch.from_numpy(codes[rows]).to(device)
-            yield self.model.hidden(self.batch(items, rows), prefix)[:, -1]
+            yield self.model.hidden(self.item_batch(items, rows), prefix)[:, -1]
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """The tokens that the decoder finds most probable: a new item is not turned away where a leaf is full."""
         if self.settings.codes == "random":
             return super().assign(documents, vectors)  # it refuses
-        inputs = self.inputs([Query(d.doc_id, d.content) for d in documents], vectors)
+        if self.history is None:
+            items = self.inputs([Query(d.doc_id, d.content) for d in documents], vectors)
+        else:
+            table = copy.deepcopy(self.histories.items)
+            table.extend(torch.from_numpy(vectors))
+            items = table.all()[-len(documents) :].detach().cpu().numpy()
         codes = np.zeros((len(documents), 0), np.int64)
         for _ in range(self.identifiers.length):
-            codes = np.concatenate([codes, self.distributions(inputs, codes).argmax(axis=1)[:, None]], axis=1)
+            codes = np.concatenate([codes, self.distributions(items, codes).argmax(axis=1)[:, None]], axis=1)
         return codes
 
-    # The ranker.
+    # The final fit.
 
-    def train_ranker(self, corpus: Corpus, pairs: Pairs) -> None:
-        """Section 4.3: 9 negatives from all items, and 1 from the leaves beside the positive's own."""
-        s, count = self.settings, len(self.vectors)
-        self.ranker = Ranker(self.vectors.shape[1])
-        if not s.ranker_epochs or count < 2:
-            return
-        queries, rows = pairs.queries, pairs.rows
-        if isinstance(queries, list):  # the decoder reads texts; the ranker goes on from the encoder's vectors
-            asked = self.training_pairs(corpus)
-            queries, rows = self.encode([pair.query for pair in asked], "encoding training texts"), rows[: len(asked)]
-        siblings, hard, plain = Siblings(self.identifiers), s.hard_negatives, s.random_negatives
-        if s.ranker_softmax == "full":
-            hard = plain = 0
+    def final_fit(self, pairs: Pairs, codes: np.ndarray) -> None:
+        """Memory of whole codes, of queries and (texts are among the queries already) of items; and, of histories, the
+        ranker that shares their encoder."""
+        if self.history is None:
+            return self.train_model(pairs.queries, codes[pairs.rows])
+        s, y = self.settings, torch.from_numpy(codes.astype(np.int64))
+        device, lengths = next(self.model.parameters()).device, np.count_nonzero(pairs.queries, axis=1)
 
-        def draw(positives: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-            strangers = (positives[:, None] + rng.integers(1, count, (len(positives), plain))) % count
-            return np.concatenate([strangers, siblings.draw(positives, hard, rng)], axis=1)
+        def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            order = batches.by_length(lengths, s.batch_size, s.seed, epoch)
+            return self.with_negatives(pairs.rows, order, epoch)
 
-        objective = ranking_objective(
-            self.ranker,
-            torch.from_numpy(np.ascontiguousarray(queries)),
-            torch.from_numpy(np.ascontiguousarray(self.vectors)),
-            rows,
-            temperature=s.temperature,
-            noise=s.noise,
-        )
-        train(
-            self.ranker,
-            with_negatives(rows, draw, s.batch_size, s.seed),
+        def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
+            rows = pairs.rows[batch[0]]
+            code = y[rows].to(device)
+            read = self.histories.read(self.batch(pairs.queries, batch[0]))  # once, for both terms
+            terms = self.terms(read, code)
+            if s.memory_weight:
+                terms["items"] = s.memory_weight * memory(self.model(self.item_batch(pairs.items, rows), code), code)
+            if s.ranker_weight:
+                terms["ranking"] = s.ranker_weight * self.history_ranking(read.vector, rows, batch[1])
+            return terms
+
+        self.log = train(
+            self.model,
+            drawn,
             objective,
-            epochs=s.ranker_epochs,
-            steps_per_epoch=batches.steps(len(rows), s.batch_size),
-            learning_rate=s.ranker_learning_rate,
+            epochs=s.epochs,
+            steps_per_epoch=batches.steps(len(pairs.rows), s.batch_size),
+            learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
-            phase="training the ranker",
+            phase="training the decoder",
             log=self.log,
+            share=self.learning_share,
             checkpoints=self.checkpoints,
         )
-
-    def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Inner products of the ranker's vectors."""
-        return self.vectors[rows] @ self.ranker.folded(torch.from_numpy(query)).numpy()
-
-    def _save(self, folder: Path) -> None:
-        super()._save(folder)
-        save_file(self.ranker.state_dict(), folder / RANKER)
-
-    def _load(self, folder: Path) -> None:
-        super()._load(folder)
-        self.ranker = Ranker(self.vectors.shape[1])
-        self.ranker.load_state_dict(load_file(folder / RANKER))
+        self._item_vectors = None

@@ -52,21 +52,27 @@ def by_group(
             yield order[start : start + batch_size], picked[start : start + batch_size]
 
 
-def in_pieces(groups: np.ndarray, batch_size: int, piece: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+def in_pieces(
+    groups: np.ndarray, batch_size: int, piece: int, seed: int, epoch: int, lengths: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """Every example once, in batches put together of pieces: `piece` examples of one group each.
 
     `groups` [n] says which group an example is in. Pieces are in random order; the last of a group is shorter, and one
-    at the end of a batch may go on in the next.
+    at the end of a batch may go on in the next. With `lengths` [n] a piece holds examples of like length, and a batch
+    pieces of like length, so that little of it is padding.
     """
     rng = np.random.default_rng([seed, epoch])
+    long = np.zeros(len(groups), np.int64) if lengths is None else lengths
     order = rng.permutation(len(groups))
-    order = order[np.argsort(groups[order], kind="stable")]
+    order = order[np.lexsort((long[order], groups[order]))]
     sizes = np.bincount(groups, minlength=1)
     starts = [first + np.arange(0, size, piece) for first, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True)]
     pieces = np.split(order, np.concatenate(starts)[1:])
-    order = np.concatenate([pieces[number] for number in rng.permutation(len(pieces))])
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+    numbers = rng.permutation(len(pieces)).tolist()
+    numbers.sort(key=lambda number: int(long[pieces[number]].max(initial=0)))  # stable: chance decides among equals
+    order = np.concatenate([pieces[number] for number in numbers])
+    for number in rng.permutation(steps(len(order), batch_size)):
+        yield order[number * batch_size : (number + 1) * batch_size]
 
 
 class Members:

@@ -1,9 +1,28 @@
-"""The ranker of URI: vectors of queries and items whose inner product orders the documents of the buckets."""
+"""What URI adds to a code writer: items that are read as queries are, and a ranker."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from callslip.model.items import HistoryEncoder, HistoryWriter, Read
+from callslip.model.seq2seq import CodeWriter, States
+
+
+class UnifiedWriter(HistoryWriter):
+    """A writer of codes for histories and for single items: both are states of the same width to one decoder."""
+
+    def __init__(self, encoder: HistoryEncoder, writer: CodeWriter) -> None:
+        super().__init__(encoder, writer)
+        dim = encoder.items.dim
+        self.item_encoder = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim))
+        self.item_norm = nn.LayerNorm(dim)
+
+    def read_items(self, vectors: Tensor) -> Read:
+        """Items by their vectors [B, D], as the decoder reads them: one state each."""
+        states = self.item_norm(vectors + self.item_encoder(vectors)).unsqueeze(1)
+        seen = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        return Read(vectors, States(states, seen))
 
 
 class Ranker(nn.Module):
