@@ -65,7 +65,7 @@ class RankedRetriever(GenerativeRetriever):
 
     def with_negatives(
         self, rows: np.ndarray, some: Iterator[np.ndarray], epoch: int
-    ) -> Iterator[tuple[np.ndarray, ...]]:
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Batches of examples, and negatives of each example's item, [n, M]; M is 0 for a softmax over all items."""
         s, count = self.settings, len(self.identifiers)
         sampled = s.ranker_softmax == "sampled" and count > 1

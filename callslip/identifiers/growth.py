@@ -71,3 +71,13 @@ def next_rank(taken: Identifiers | np.ndarray, prefix: np.ndarray) -> int:
     else:
         below = np.asarray(taken)[(np.asarray(taken)[:, : len(prefix)] == prefix).all(axis=1)]
     return int(below[:, -1].max()) + 1 if len(below) else 0
+
+
+def renamed(codes: np.ndarray, how: str, width: int, seed: int = 0) -> np.ndarray:
+    """Codes [N, L] with the last level's tokens renamed at random: in the same way everywhere (`uniform`), or under
+    each prefix differently (URI's Table 3). The documents of a bucket stay together."""
+    rng, changed = np.random.default_rng(seed), codes.copy()
+    groups = prefix_groups(codes[:, :-1])
+    names = np.stack([rng.permutation(width) for _ in range(1 if how == "uniform" else int(groups.max()) + 1)])
+    changed[:, -1] = names[0 if how == "uniform" else groups, codes[:, -1]]
+    return changed

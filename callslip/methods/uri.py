@@ -16,14 +16,14 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
 from callslip.generative import Inputs
-from callslip.identifiers import average_partition_entropy, levels_for, random_codes
+from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.balancing import balanced_assignment
-from callslip.identifiers.growth import level_figures, prefix_groups
+from callslip.identifiers.growth import level_figures, prefix_groups, renamed
 from callslip.identifiers.parting import parting_scores
 from callslip.identifiers.table import Identifiers
 from callslip.model.items import HistoryWriter
@@ -35,6 +35,7 @@ from callslip.settings import check_range
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
+from callslip.training.pairs import Pairs
 
 BLOCK = 2048
 """Items that are read at once where no gradient is wanted."""
@@ -152,33 +153,7 @@ def _check(p: Tensor) -> None:
         raise ValueError(f"distributions must be [items, tokens], not {tuple(p.shape)}")
 
 
-def renamed(codes: np.ndarray, how: Literal["uniform", "by-prefix"], width: int, seed: int = 0) -> np.ndarray:
-    """Table 3: codes [N, L] with the last level's tokens renamed at random, in the same way everywhere (`uniform`) or
-    differently under each prefix. The documents of a bucket stay together."""
-    rng, changed = np.random.default_rng(seed), codes.copy()
-    groups = prefix_groups(codes[:, :-1])
-    names = np.stack([rng.permutation(width) for _ in range(1 if how == "uniform" else int(groups.max()) + 1)])
-    changed[:, -1] = names[0 if how == "uniform" else groups, codes[:, -1]]
-    return changed
-
-
 # The method.
-
-
-@dataclass
-class Pairs:
-    """What is trained on: queries and items as the model reads them, and the item that each query belongs to."""
-
-    queries: Inputs
-    rows: np.ndarray
-    items: Inputs
-    positives: list[np.ndarray]
-    """Items that belong to one judged query, for the average partition entropy."""
-
-    def entropy(self, codes: np.ndarray) -> dict[str, float]:
-        """The average partition entropy of codes; nothing where no query has two items, for it would be 0 by itself."""
-        told = any(len(some) > 1 for some in self.positives)
-        return {"ape": round(average_partition_entropy(codes, self.positives), 4)} if told else {}
 
 
 class URI(RankedRetriever):
@@ -198,15 +173,18 @@ class URI(RankedRetriever):
         s = self.settings
         self.check_seq2seq()
         self.read_corpus(corpus)
+        given = self.given_codes(corpus)
         length = s.length or levels_for(len(corpus), s.width, s.leaf)
+        widths = [s.width] * length if given is None else [int(top) + 1 for top in given.max(axis=0)]
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(s.seed)
-            self.model = self.new_model([s.width] * length)
+            self.model = self.new_model(widths, with_end=given is not None and bool((given < 0).any()))
             self.log = TrainingLog()
             pairs = self.pairs(corpus)
-            codes = self.learn_codes(pairs, length)
+            codes = self.learn_codes(pairs, length) if given is None else given
             if s.renaming != "none":
-                codes = renamed(codes, s.renaming, s.width, s.seed)
+                codes = renamed(codes, s.renaming, widths[-1], s.seed)
+            self.note_codes(pairs, codes, widths)
             self.identifiers = Identifiers(corpus.doc_ids, codes)
             self.final_fit(pairs, codes)
             if self.history is None:
@@ -215,7 +193,7 @@ class URI(RankedRetriever):
     def pairs(self, corpus: Corpus) -> Pairs:
         examples, rows = self.examples(corpus)
         if self.history is not None:
-            return Pairs(examples, rows, np.arange(len(corpus)), corpus.sequences().each())
+            return Pairs(examples, rows, np.arange(len(corpus)), corpus.sequences().each(), histories=True)
         items = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
         row_of, (_, judged) = corpus.rows(), corpus.split("train")
         positives = [np.array([row_of[d] for d, grade in of.items() if grade > 0], np.int64) for of in judged.values()]
@@ -238,14 +216,19 @@ class URI(RankedRetriever):
     def learn_codes(self, pairs: Pairs, length: int) -> np.ndarray:
         """A code for each item, [N, length], learned level by level."""
         s, count = self.settings, len(pairs.items)
-        by_chance = random_codes(count, length, s.width, seed=s.seed)
-        codes = by_chance if s.codes == "random" else np.zeros((count, 0), np.int64)
+        codes = (
+            random_codes(count, length, s.width, seed=s.seed) if s.codes == "random" else np.zeros((count, 0), np.int64)
+        )
         while codes.shape[1] < length:
-            codes = np.concatenate([codes, self.learn_level(pairs, codes)[:, None]], axis=1)
-        figures = {f"{name}_random": value for name, value in pairs.entropy(by_chance).items()} | pairs.entropy(codes)
+            codes = np.column_stack([codes, self.learn_level(pairs, codes)])
+        return codes
+
+    def note_codes(self, pairs: Pairs, codes: np.ndarray, widths: Sequence[int]) -> None:
+        """A record of the codes in the log: how many there are, and their entropy beside that of random codes."""
+        chance = pairs.entropy(random_codes(len(codes), len(widths), widths, seed=self.settings.seed))
+        figures = {f"{name}_random": value for name, value in chance.items()} | pairs.entropy(codes)
         assert self.log is not None
         self.log.add(phase="codes", epoch=0, seconds=0.0, unique_codes=len(np.unique(codes, axis=0)), **figures)
-        return codes
 
     def learn_level(self, pairs: Pairs, codes: np.ndarray) -> np.ndarray:
         """The next token of every item, [N], given the earlier ones, [N, l - 1]."""
@@ -255,8 +238,7 @@ class URI(RankedRetriever):
 
         def watch(epoch: int) -> dict[str, Any]:
             tokens = self.distributions(pairs.items, codes).argmax(axis=1)
-            so_far = np.concatenate([codes, tokens[:, None]], axis=1)
-            return level_figures(groups, tokens, s.width) | pairs.entropy(so_far)
+            return level_figures(groups, tokens, s.width) | pairs.entropy(np.column_stack([codes, tokens]))
 
         if codes.shape[1] and s.later_levels == "parted":
             self.part(pairs.items, codes)
@@ -274,17 +256,10 @@ class URI(RankedRetriever):
 
     def _train_level(self, phase: str, pairs: Pairs, codes: np.ndarray, even: np.ndarray, watch: Any) -> None:
         """A batch holds pairs, a piece of them from each of a few prefixes, and as many random items of those."""
-        s, members, written = self.settings, batches.Members(even), torch.from_numpy(codes)
+        s, written = self.settings, torch.from_numpy(codes)
         device = next(self.model.parameters()).device
-        of_pairs, round_steps = even[pairs.rows], batches.steps(len(pairs.rows), s.batch_size)
-        lengths = None if self.history is None else np.count_nonzero(pairs.queries, axis=1)
+        round_steps = batches.steps(len(pairs.rows), s.batch_size)
         rounds = max(1, -(-s.level_steps // (s.level_epochs * round_steps)))
-
-        def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            rng = np.random.default_rng([s.seed, epoch, 1])
-            for turn in range(epoch * rounds, (epoch + 1) * rounds):
-                for some in batches.in_pieces(of_pairs, s.batch_size, 4 * s.width, s.seed, turn, lengths):
-                    yield some, members.draw(pairs.rows[some], rng)
 
         def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
             numbers, strangers = batch
@@ -301,7 +276,7 @@ class URI(RankedRetriever):
 
         train(
             self.model,
-            drawn,
+            lambda epoch: pairs.with_strangers(even, s.batch_size, 4 * s.width, s.seed, epoch, rounds),
             objective,
             epochs=s.level_epochs,
             steps_per_epoch=rounds * round_steps,
@@ -318,9 +293,9 @@ class URI(RankedRetriever):
         """Eq. 8, 9 and 11 of pairs: logits of the levels so far, [B, K] each, of queries and of their items."""
         p_query, p_item = query[-1].softmax(dim=1), item[-1].softmax(dim=1)
         terms = {"e_step": e_step(p_item, p_query), "m_step": m_step(p_query, p_item)}
-        if prefix.shape[1] and self.settings.memory_weight:
-            both = memory(query[:-1], prefix) + memory(item[:-1], prefix)
-            terms["memory"] = self.settings.memory_weight * both
+        weight = self.settings.memory_weight
+        if prefix.shape[1] and weight:
+            terms["memory"] = weight * (memory(query[:-1], prefix) + memory(item[:-1], prefix))
         return terms
 
     def index_terms(self, p: Tensor, groups: np.ndarray) -> dict[str, Tensor]:
@@ -341,16 +316,16 @@ class URI(RankedRetriever):
 
     def item_batch(self, items: Inputs, rows: np.ndarray) -> Any:
         """Some of the items as the decoder reads them: texts as a query's; of a log, by rows or by vectors."""
-        if self.history is None:
-            return self.batch(items, rows)
         some = self.batch(items, rows)
+        if self.history is None:
+            return some
         model = cast(UnifiedWriter, self.model)
         return model.read_items(some if some.is_floating_point() else model.items(some + 1))
 
     @torch.no_grad()
     def part(self, items: Inputs, codes: np.ndarray) -> None:
         """Let the head of the next level begin with scores that part the items of each prefix."""
-        head = self.model.heads[codes.shape[1]]
+        head = cast(nn.Linear, self.model.heads[codes.shape[1]])
         states = np.concatenate([some.cpu().numpy() for some in self._states(items, codes)])
         weights, offsets = parting_scores(states, prefix_groups(codes), self.settings.width, self.settings.seed)
         head.weight.copy_(torch.from_numpy(weights))
@@ -383,23 +358,22 @@ class URI(RankedRetriever):
             table.extend(torch.from_numpy(vectors))
             items = table.all()[-len(documents) :].detach().cpu().numpy()
         codes = np.zeros((len(documents), 0), np.int64)
-        for _ in range(self.identifiers.length):
-            codes = np.concatenate([codes, self.distributions(items, codes).argmax(axis=1)[:, None]], axis=1)
+        while codes.shape[1] < self.identifiers.length:
+            codes = np.column_stack([codes, self.distributions(items, codes).argmax(axis=1)])
         return codes
 
     # The final fit.
 
     def final_fit(self, pairs: Pairs, codes: np.ndarray) -> None:
-        """Memory of whole codes, of queries and (texts are among the queries already) of items; and, of histories, the
-        ranker that shares their encoder."""
+        """Memory of whole codes, of queries and of items (texts are among the queries already); of histories, the
+        ranker, too, which shares their encoder."""
         if self.history is None:
             return self.train_model(pairs.queries, codes[pairs.rows])
         s, y = self.settings, torch.from_numpy(codes.astype(np.int64))
-        device, lengths = next(self.model.parameters()).device, np.count_nonzero(pairs.queries, axis=1)
+        device, lengths = next(self.model.parameters()).device, cast(np.ndarray, pairs.lengths)
 
         def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            order = batches.by_length(lengths, s.batch_size, s.seed, epoch)
-            return self.with_negatives(pairs.rows, order, epoch)
+            return self.with_negatives(pairs.rows, batches.by_length(lengths, s.batch_size, s.seed, epoch), epoch)
 
         def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
             rows = pairs.rows[batch[0]]
