@@ -6,7 +6,7 @@ differently; nothing is here that only one method needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.errors import Unsupported
 from callslip.generative_settings import GenerativeSettings as GenerativeSettings  # methods take these from here
 from callslip.histories import (
+    Batches,
     HistoryShape,
     has_histories,
     has_texts,
@@ -144,7 +145,14 @@ class GenerativeRetriever(WriterRetriever):
             device=s.device,
         )
 
-    def train_model(self, examples: Inputs, codes: np.ndarray, documents: np.ndarray | None = None) -> None:
+    def train_model(
+        self,
+        examples: Inputs,
+        codes: np.ndarray,
+        documents: np.ndarray | None = None,
+        *,
+        phase: str = "training the decoder",
+    ) -> None:
         """Stage two: teach the model to write each example's code; and, of histories, which of all documents is meant:
         `documents` are their rows."""
         import torch
@@ -155,33 +163,35 @@ class GenerativeRetriever(WriterRetriever):
         s = self.settings
         device = next(self.model.parameters()).device
         y = torch.from_numpy(codes.astype(np.int64))
+        some = None
+        if self.history is not None and documents is not None:
+            some = Batches(self.history, cast("np.ndarray", examples), documents, s.batch_size)
 
         def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
-            query = self.noisy(self.batch(examples, rows))
-            if self.history is None:
-                return self.terms(query, y[rows].to(device))
-            query = self.histories.read(query)  # once, for all terms
-            terms = self.terms(query, y[rows].to(device))
-            if documents is not None and s.ranker_weight:
-                target = torch.from_numpy(documents[rows]).to(device)
-                ranked = ranking_term(query.vector, target, self.histories.items, s.ranker_negatives)
+            if some is None:
+                return self.terms(self.noisy(self.batch(examples, rows)), y[rows].to(device))
+            read, rows = some.read(self.histories.encoder, rows), some.examples(rows)
+            terms = self.terms(read, y[rows].to(device))
+            if s.ranker_weight:
+                target = torch.from_numpy(cast("np.ndarray", documents)[rows]).to(device)
+                ranked = ranking_term(read.vector, target, self.histories.items, s.ranker_negatives)
                 terms["ranking"] = s.ranker_weight * ranked
             return terms
 
         def order(epoch: int) -> Iterator[np.ndarray]:
-            if self.history is None:
+            if some is None:
                 return batches.shuffled(len(examples), s.batch_size, s.seed, epoch)
-            return batches.by_length(np.count_nonzero(examples, axis=1), s.batch_size, s.seed, epoch)
+            return some.order(s.seed, epoch)
 
         self.log = train(
             self.model,
             order,
             objective,
             epochs=s.epochs,
-            steps_per_epoch=batches.steps(len(examples), s.batch_size),
+            steps_per_epoch=batches.steps(len(examples), s.batch_size) if some is None else len(some),
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
-            phase="training the decoder",
+            phase=phase,
             log=self.log,
             share=self.learning_share,
             checkpoints=self.checkpoints,

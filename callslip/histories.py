@@ -5,21 +5,21 @@ What the generative methods and the dense sequence model share. Texts know nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Query
-from callslip.corpus.sequences import Examples, Sequences, padded
+from callslip.corpus.sequences import Examples, Sequences, padded, runs
 from callslip.errors import CallslipError
 from callslip.settings import check_range
 
 if TYPE_CHECKING:
     import torch
 
-    from callslip.model.items import HistoryEncoder, ItemTable
+    from callslip.model.items import HistoryEncoder, ItemTable, Read
 
 SVD_DIM = 64
 """Dimensions of the vectors that stand in for texts where items have none."""
@@ -42,6 +42,9 @@ class HistorySettings:
     """Its attention heads."""
     history_dropout: float = 0.3
     """Its dropout."""
+    history_memory: Literal["vector", "states"] = "vector"
+    """What a decoder reads of a history: its one `vector` (all places of a sequence are then trained at once, which is
+    several times as fast), or the `states` of all its items."""
     ranker_negatives: int = 1024
     """Random items that the right one is compared with in training, drawn anew for each batch; 0 is all items."""
 
@@ -63,6 +66,7 @@ class HistoryShape:
     layers: int
     heads: int
     dropout: float
+    memory: Literal["vector", "states"] = "vector"
     texts: bool = True
     """Whether items have texts; if not, what they have in common with users stands in for them."""
 
@@ -70,7 +74,7 @@ class HistoryShape:
     def of(cls, s: HistorySettings, kind: Literal["set", "sequence"], vectors: np.ndarray, texts: bool) -> HistoryShape:
         return cls(
             kind, len(vectors), vectors.shape[1], s.items, s.history_width, s.history_length, s.history_layers,
-            s.history_heads, s.history_dropout, texts,
+            s.history_heads, s.history_dropout, s.history_memory, texts,
         )  # fmt: skip
 
     def encoder(self, vectors: np.ndarray) -> HistoryEncoder:
@@ -154,3 +158,50 @@ def ranking_term(query: torch.Tensor, target: torch.Tensor, items: ItemTable, ne
     drawn = torch.randint(items.count, (negatives,), device=query.device)
     positive = (query * items(target + 1)).sum(dim=1)
     return sampled_softmax(positive, query @ items(drawn + 1).T, drawn == target.unsqueeze(1))
+
+
+class Batches:
+    """Examples of histories in batches, read with as little work as can be.
+
+    Where the decoder reads one vector of a sequence, examples that go on with one another are read together: the last
+    of a run holds all others. Otherwise every example is read by itself.
+    """
+
+    def __init__(self, shape: HistoryShape, histories: np.ndarray, documents: np.ndarray, batch_size: int) -> None:
+        together = shape.kind == "sequence" and shape.memory == "vector"
+        self.histories = histories
+        self.bounds = runs(histories, documents) if together else np.arange(len(histories) + 1)
+        self.together = together
+        count = len(self.bounds) - 1
+        self.lengths = np.count_nonzero(histories, axis=1)
+        self.size = max(1, round(batch_size * count / max(1, len(histories))))
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return -(-(len(self.bounds) - 1) // self.size)
+
+    def order(self, seed: int, epoch: int) -> Iterator[np.ndarray]:
+        """Numbers of runs, batch by batch."""
+        from callslip.training.batches import by_length
+
+        return by_length(self.lengths[self.bounds[1:] - 1], self.size, seed, epoch)
+
+    def examples(self, numbers: np.ndarray) -> np.ndarray:
+        """The examples of these runs."""
+        return np.concatenate([np.arange(self.bounds[n], self.bounds[n + 1]) for n in numbers])
+
+    def read(self, encoder: HistoryEncoder, numbers: np.ndarray) -> Read:
+        """The histories of the examples of these runs, read."""
+        import torch
+
+        from callslip.model.items import Read
+
+        device = encoder.items.trained.device
+        last = self.bounds[numbers + 1] - 1
+        table = torch.from_numpy(self.histories[last]).to(device)
+        if not self.together:
+            return encoder(table)
+        sizes = self.bounds[numbers + 1] - self.bounds[numbers]
+        run = np.repeat(np.arange(len(numbers)), sizes)
+        place = self.lengths[last][run] - 1 - (last[run] - self.examples(numbers))
+        return Read(encoder.at(table, torch.from_numpy(run).to(device), torch.from_numpy(place).to(device)))

@@ -88,9 +88,17 @@ class Retriever(Living):
         self.fit_seconds = time.perf_counter() - began
         return self
 
-    def search(self, query: str | Query, k: int = 10, filter: Filter | None = None, explain: bool = False) -> Hits:
+    def search(
+        self,
+        query: str | Query,
+        k: int = 10,
+        filter: Filter | None = None,
+        explain: bool = False,
+        *,
+        exclude_history: bool = False,
+    ) -> Hits:
         """The k best documents for a query, best first."""
-        return self.search_batch([query], k, filter, explain)[0]
+        return self.search_batch([query], k, filter, explain, exclude_history=exclude_history)[0]
 
     def search_batch(
         self,
@@ -98,8 +106,13 @@ class Retriever(Living):
         k: int = 10,
         filter: Filter | Sequence[Filter | None] | None = None,
         explain: bool = False,
+        *,
+        exclude_history: bool = False,
     ) -> list[Hits]:
-        """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query."""
+        """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query.
+
+        `exclude_history` leaves out the items that a query's history holds.
+        """
         if isinstance(queries, str):
             raise BadSetting("search_batch takes a list of queries, not one string", "Use search for one query.")
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
@@ -111,13 +124,18 @@ class Retriever(Living):
             self.refresh(now=attempt > 0)
             try:
                 with self._gate.searching():
-                    return self._answer(asked, k, filter, explain)
+                    return self._answer(asked, k, filter, explain, exclude_history)
             except Gone:  # another process deleted a hit under our hands: without it there is room for another
                 continue
         raise CallslipError("documents are deleted faster than they can be read", "Search again.")
 
     def _answer(
-        self, asked: list[Query], k: int, filter: Filter | Sequence[Filter | None] | None, explain: bool
+        self,
+        asked: list[Query],
+        k: int,
+        filter: Filter | Sequence[Filter | None] | None,
+        explain: bool,
+        exclude_history: bool = False,
     ) -> list[Hits]:
         hits = [Hits() for _ in asked]
         # All masks before any search: a mistake in the last filter should not cost the work of the others.
@@ -125,10 +143,25 @@ class Retriever(Living):
         for mask, numbers in groups:
             possible = len(self._alive) if mask is None else int(np.count_nonzero(mask))
             if possible and numbers:
-                found = self._search([asked[number] for number in numbers], min(k, possible), mask, explain)
+                some = [asked[number] for number in numbers]
+                # So many more that k are left without the longest history.
+                more = max(len(set(query.history)) for query in some) if exclude_history else 0
+                found = self._search(some, min(k + more, possible), mask, explain)
                 for number, one in zip(numbers, found, strict=True):
-                    hits[number] = self._hits(one, k)
+                    hits[number] = self._hits(self._without(one, asked[number]) if more else one, k)
         return hits
+
+    def _without(self, found: Found, query: Query) -> Found:
+        """What was found, without the items of the query's history."""
+        row_of = self.row_of()
+        had = {row_of[item] for item in query.history if item in row_of}
+        kept = [place for place, row in enumerate(found.rows) if int(row) not in had]
+        return Found(
+            [found.rows[place] for place in kept],
+            [found.scores[place] for place in kept],
+            None if found.codes is None else [found.codes[place] for place in kept],
+            None if found.why is None else [found.why[place] for place in kept],
+        )
 
     def adjust(self, values: Mapping[str, Any]) -> Self:
         """Change settings that act when searching, such as the beam, without fitting again."""

@@ -134,7 +134,7 @@ class WriterRetriever(Retriever):
     def writer_shape(self) -> dict[str, Any]:
         """The shape of the code writer that the settings ask for, as it is saved; the codes add their widths."""
         s = self.settings
-        reads = {} if self.history is None else {"reads": "states", "input_dim": self.history.width}
+        reads = {} if self.history is None else {"reads": self.history.memory, "input_dim": self.history.width}
         return {
             "input_dim": self.vectors.shape[1],
             "width": s.decoder_width,

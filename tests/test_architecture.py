@@ -27,6 +27,7 @@ LAYERS = {
     "writers": 3.5,
     "generative": 4,
     "vectors": 4,
+    "recommender": 4,
     "word_codes": 4.5,
     "methods": 5,
     "evaluation": 5,

@@ -12,7 +12,7 @@ from small_log import small_log
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, Unsupported
-from callslip.histories import interaction_vectors, numbers_of, ranking_term
+from callslip.histories import Batches, HistoryShape, interaction_vectors, numbers_of, ranking_term
 from callslip.methods import make
 from callslip.model.items import ItemTable
 from callslip.search.filters import Filter
@@ -164,3 +164,31 @@ def test_the_ranking_term_is_the_softmax_over_all_or_drawn_items():
         wrong = [logits[row, item] for item in drawn.tolist() if item != right]
         each.append(torch.stack([logits[row, right], *wrong]).logsumexp(0) - logits[row, right])
     torch.testing.assert_close(sampled, torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("kind", ["set", "sequence"])
+@pytest.mark.parametrize("memory", ["vector", "states"])
+def test_batches_read_every_example_as_it_is_alone(log, kind, memory):
+    vectors = np.zeros((len(log), 0), np.float32)
+    shape = HistoryShape(kind, len(log), 0, "id", 8, 20, 1, 1, 0.0, memory)
+    torch.manual_seed(0)
+    encoder = shape.encoder(vectors).eval()
+    sequences = log.sequences()
+    examples = sequences.sequential(20) if kind == "sequence" else sequences.general(20)
+    batches = Batches(shape, examples.histories, examples.targets, 50)
+    assert len(batches.bounds) - 1 == (len(sequences) if (kind, memory) == ("sequence", "vector") else len(examples))
+    seen = []
+    with torch.no_grad():
+        alone = encoder(torch.from_numpy(examples.histories)).vector
+        for numbers in batches.order(seed=0, epoch=0):
+            rows = batches.examples(numbers)
+            torch.testing.assert_close(batches.read(encoder, numbers).vector, alone[rows])
+            seen += rows.tolist()
+    assert sorted(seen) == list(range(len(examples)))
+    assert len(list(batches.order(seed=0, epoch=1))) == len(batches)
+
+
+def test_a_decoder_may_read_all_states(log):
+    index = make("dsi-semantic", QUICK | {"leaf": 3, "history_memory": "states", "epochs": 6}).fit(log)
+    assert index.model.writer.reads == "states"
+    assert share_found(index, log) > 0.4

@@ -24,6 +24,7 @@ def compare(
     ] = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
+    exclude_history: options.ExcludeHistoryOption = False,
     typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
@@ -34,7 +35,7 @@ def compare(
 ) -> None:
     """Fit several methods on one corpus, evaluate them, and print one table."""
     from callslip import api
-    from callslip.evaluation.measures import DEFAULT_MEASURES
+    from callslip.evaluation.measures import default_measures
 
     _, values = options.chosen_settings(None, set_)
     names = [name.strip() for name in methods.split(",") if name.strip()]
@@ -45,8 +46,9 @@ def compare(
         preset=preset,
         settings=values,
         split=split,
-        measures=measures or DEFAULT_MEASURES,
+        measures=measures or default_measures(data, split),
         typos=typos,
+        exclude_history=exclude_history,
         on_report=lambda name, report: options.say(
             f"{name}: fitted in {report.timings['fit_seconds']:.0f} s, "
             f"{report.timings['search_ms_per_query']:.1f} ms a query"

@@ -21,6 +21,7 @@ def evaluate(
     exact: Annotated[
         bool, typer.Option("--exact", help="Search exactly, too, and report what the beam loses to pruning.")
     ] = False,
+    exclude_history: options.ExcludeHistoryOption = False,
     set_: options.SearchSetOption = None,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
@@ -35,7 +36,7 @@ def evaluate(
     from rich.console import Console
 
     from callslip.evaluation.evaluate import evaluate_with_run
-    from callslip.evaluation.measures import DEFAULT_MEASURES
+    from callslip.evaluation.measures import default_measures
     from callslip.evaluation.pruning import check_decoding
     from callslip.evaluation.runs import write_run
 
@@ -44,7 +45,14 @@ def evaluate(
         check_decoding(retriever)  # before a large corpus is read
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     report, found = evaluate_with_run(
-        retriever, data, split=split, measures=measures or DEFAULT_MEASURES, depth=depth, typos=typos, exact=exact
+        retriever,
+        data,
+        split=split,
+        measures=measures or default_measures(data, split),
+        depth=depth,
+        typos=typos,
+        exact=exact,
+        exclude_history=exclude_history,
     )
     if retriever.corpus_fingerprint.get("sha256") != report.dataset.get("sha256"):
         report.notes.append("The index was fitted on other data than this corpus (their fingerprints differ).")

@@ -61,7 +61,8 @@ def fit(
     if checkpoints:
         shutil.rmtree(training)
     options.say(f"saved {out} ({len(retriever):,} documents, {name}, fitted in {retriever.fit_seconds:.0f} s)")
-    options.say(f'next: callslip search {out} "your question"')
+    asked = "--history id,id,id" if retriever.reads_histories else '"your question"'
+    options.say(f"next: callslip search {out} {asked}")
 
 
 def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:

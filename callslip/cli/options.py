@@ -37,6 +37,13 @@ SearchSetOption = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, a setting that acts when searching, e.g. beam=100.")
 ]
 MeasuresOption = Annotated[str | None, typer.Option("--measures", help="ir-measures names, e.g. 'nDCG@10 R@100'.")]
+ExcludeHistoryOption = Annotated[
+    bool,
+    typer.Option(
+        "--exclude-history/--keep-history",
+        help="Logs: leave out of the hits what the history holds already.",
+    ),
+]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
 

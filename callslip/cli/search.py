@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from callslip.cli import app, options
-from callslip.errors import BadInput, BadSetting
+from callslip.errors import BadInput, BadSetting, CallslipError
 
 if TYPE_CHECKING:
+    from callslip.corpus.documents import Query
     from callslip.retriever import Retriever
     from callslip.search.filters import Filter
     from callslip.search.hits import Hit
@@ -26,6 +27,14 @@ def search(
         str | None,
         typer.Argument(help="The query; without it, one query per line of standard input (blank lines are skipped)."),
     ] = None,
+    history: Annotated[
+        str | None,
+        typer.Option("--history", help="Instead of a query: items that a user had, id,id,id, the last one last."),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Instead of a query: a user of the log that the index was fitted on.")
+    ] = None,
+    exclude_history: options.ExcludeHistoryOption = False,
     k: Annotated[int, typer.Option("-k", min=1, help="How many hits.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per query.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show why each hit was found.")] = False,
@@ -46,19 +55,52 @@ def search(
     retriever = options.open_index(index, set_)
     if filter is not None:
         check(filter, retriever)
-    if text is not None and not text.strip():
-        raise BadSetting("the query is empty", "Write what to search for, or leave it out to read queries from lines.")
-    queries = [text] if text is not None else [line.strip() for line in sys.stdin if line.strip()]
-    for query, hits in zip(queries, retriever.search_batch(queries, k, filter, explain), strict=True):
+    queries = chosen_queries(retriever, text, history, user)
+    found = retriever.search_batch(queries, k, filter, explain, exclude_history=exclude_history)
+    for query, hits in zip(queries, found, strict=True):
+        asked = query.text or ",".join(query.history)
         if as_json:
-            typer.echo(json.dumps({"query": query, "hits": hits.to_dicts()}, ensure_ascii=False))
+            typer.echo(json.dumps({"query": asked, "hits": hits.to_dicts()}, ensure_ascii=False))
             continue
         if len(queries) > 1:
-            typer.secho(query, bold=True)
+            typer.secho(asked, bold=True)
         if not hits:
             typer.echo("no hits")
         for hit in hits:
             show(hit, retriever, explain)
+
+
+def chosen_queries(retriever: Retriever, text: str | None, history: str | None, user: str | None) -> list[Query]:
+    """What is asked for: a text, the items of a history, a user, or lines of standard input."""
+    from callslip.corpus.documents import Query
+
+    if sum(one is not None for one in (text, history, user)) > 1:
+        raise BadSetting("a text, --history and --user are three ways to ask", "Give one of them.")
+    if user is not None:
+        return [retriever.users.query(user)]
+    if history is not None:
+        return [Query("0", "", known_items(retriever, history))]
+    if text is not None and not text.strip():
+        raise BadSetting("the query is empty", "Write what to search for, or leave it out to read queries from lines.")
+    lines = [text] if text is not None else [line.strip() for line in sys.stdin if line.strip()]
+    return [Query(str(number), line) for number, line in enumerate(lines)]
+
+
+def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
+    """The doc_ids of a history; one that the index does not hold is a mistake that should be seen."""
+    import difflib
+
+    items, known = tuple(item.strip() for item in history.split(",") if item.strip()), retriever.row_of()
+    if not items:
+        raise BadSetting("the history is empty", "Write --history id,id,id.")
+    for item in items:
+        if item not in known:
+            close = difflib.get_close_matches(item, known, n=1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise CallslipError(
+                f"the index holds no item {printable(item)!r}", f"{hint}Leave it out, or `add` it first."
+            )
+    return items
 
 
 def chosen_filter(where: list[str] | None, allow: list[str] | None, deny: list[str] | None) -> Filter | None:

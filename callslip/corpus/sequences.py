@@ -122,6 +122,33 @@ def sequences(corpus: Corpus, split: str = "train") -> Sequences:
     return Sequences(users, np.array(items, np.int64), np.array(bounds, np.int64))
 
 
+def runs(histories: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Where examples begin that do not go on with the one before: bounds of runs, [runs + 1].
+
+    An example goes on with the one before if its history is that one's and its target (without the first item, where
+    the table is too narrow for all). A model that reads a sequence from left to right has then read both in reading the
+    last of the run. A run is as long as the table is wide, and half of that where histories are cut: nobody is left
+    with less than half a history.
+    """
+    count, width = histories.shape
+    lengths = np.count_nonzero(histories, axis=1)
+    if not count:
+        return np.zeros(1, np.int64)
+    before, after = histories[:-1], histories[1:]
+    last = np.take_along_axis(after, np.maximum(lengths[1:] - 1, 0)[:, None], axis=1)[:, 0] == targets[:-1] + 1
+    columns = np.arange(width)
+    grown = (lengths[1:] == lengths[:-1] + 1) & ((before == after) | (columns >= lengths[:-1, None])).all(axis=1)
+    moved = (lengths[1:] == width) & (lengths[:-1] == width) & (before[:, 1:] == after[:, :-1]).all(axis=1)
+    bounds, length = [0], 1
+    for place, (grows, moves) in enumerate(zip(last & grown, last & moved, strict=True), start=1):
+        if grows or (moves and length < max(1, width // 2)):
+            length += 1
+        else:
+            bounds.append(place)
+            length = 1
+    return np.array([*bounds, count], np.int64)
+
+
 def padded(histories: Iterable[Sequence[str]], number_of: Mapping[str, int], longest: int = LONGEST) -> np.ndarray:
     """Histories of doc_ids as item numbers [n, T], filled up with 0 on the right.
 

@@ -18,6 +18,10 @@ from callslip.retriever import Retriever
 from callslip.search.hits import Hit, Hits
 
 BATCH = 64
+HISTORY_NOTES = {
+    True: "Every item is ranked but those of the user's history, which are left out.",
+    False: "Every item is ranked, those of the user's history, too.",
+}
 
 
 def evaluate(
@@ -31,6 +35,7 @@ def evaluate(
     name: str = "",
     seed: int = 0,
     exact: bool = False,
+    exclude_history: bool = False,
 ) -> Report:
     """Search every judged query of the split for `depth` hits (more if a measure looks deeper) and measure them.
 
@@ -40,9 +45,21 @@ def evaluate(
     `exact` adds what the beam loses to pruning: the queries are searched once more, exactly (or by beam search, if
     the settings say exact). Measures and hits are compared as searches give them, codes as the model writes them
     when it may write just as many as the beam is wide; see `callslip.evaluation.pruning` for why that is two things.
+
+    Of a log of users and items every item is ranked for every user; `exclude_history` leaves out those that the user
+    had already. The report says which it was.
     """
     return evaluate_with_run(
-        retriever, corpus, split=split, measures=measures, depth=depth, typos=typos, name=name, seed=seed, exact=exact
+        retriever,
+        corpus,
+        split=split,
+        measures=measures,
+        depth=depth,
+        typos=typos,
+        name=name,
+        seed=seed,
+        exact=exact,
+        exclude_history=exclude_history,
     )[0]
 
 
@@ -57,6 +74,7 @@ def evaluate_with_run(
     name: str = "",
     seed: int = 0,
     exact: bool = False,
+    exclude_history: bool = False,
 ) -> tuple[Report, Run]:
     """As `evaluate`, with the run that was measured."""
     if exact:
@@ -73,12 +91,11 @@ def evaluate_with_run(
     shared = shares_codes(retriever, codes)
     # Whole buckets are needed for the expected figures, so the last one must not be cut at `depth`.
     k = depth + (codes["bucket_max"] if shared else 0)
-    found, seconds = search_all(retriever, list(queries.values()), k)
+    found, seconds = search_all(retriever, list(queries.values()), k, exclude_history)
     run = run_of(found, depth)
     buckets = {
         qid: group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth)) for qid, hits in found.items()
     }
-    train = corpus.judgements.get("train") if split != "train" else None
     report = evaluate_run(
         run,
         judgements,
@@ -87,7 +104,7 @@ def evaluate_with_run(
         split=split if not typos else f"{split} with {typos} typo{'s' * (typos > 1)} a query",
         name=name or retriever.method,
         buckets=buckets if shared else None,
-        seen=None if train is None else {d for judged in train.values() for d, grade in judged.items() if grade > 0},
+        seen=None if split == "train" else trained_on(corpus),
         identifiers=codes,
         timings={
             "fit_seconds": retriever.fit_seconds,
@@ -97,8 +114,12 @@ def evaluate_with_run(
         settings=retriever.describe()["settings"],
         seed=seed,
     )
+    if any(query.history for query in queries.values()):
+        report.notes.append(HISTORY_NOTES[exclude_history])
     if exact:
-        report.pruning = pruning_of(retriever, list(queries.values()), k, depth, report, run, judgements, parsed)
+        report.pruning = pruning_of(
+            retriever, list(queries.values()), k, depth, report, run, judgements, parsed, exclude_history
+        )
     return report, run
 
 
@@ -111,13 +132,14 @@ def pruning_of(
     run: Run,
     judgements: Judgements,
     measures: list[Any],
+    exclude_history: bool = False,
 ) -> Pruning:
     """What the beam loses, given the report and run of the decoding that the settings say; the other is searched."""
     writer = check_decoding(retriever)
     mine = writer.settings.decoding
     other = DECODINGS[mine == "beam"]
     with decoding_as(writer, other):
-        found, seconds = search_all(writer, queries, k)
+        found, seconds = search_all(writer, queries, k, exclude_history)
     theirs = run_of(found, depth)
     return measure_pruning(
         writer,
@@ -137,7 +159,18 @@ def run_of(found: dict[str, Hits], depth: int) -> Run:
     return {qid: [(hit.doc_id, hit.score) for hit in whole_buckets(hits, depth)] for qid, hits in found.items()}
 
 
-def search_all(retriever: Retriever, queries: list[Query], k: int) -> tuple[dict[str, Hits], float]:
+def trained_on(corpus: Corpus) -> set[str] | None:
+    """The documents that a training query asks for, or that a training history holds; None if there are none."""
+    train = corpus.judgements.get("train")
+    if train is None:
+        return None
+    asked = {d for judged in train.values() for d, grade in judged.items() if grade > 0}
+    return asked | {item for query_id in train for item in corpus.queries[query_id].history}
+
+
+def search_all(
+    retriever: Retriever, queries: list[Query], k: int, exclude_history: bool = False
+) -> tuple[dict[str, Hits], float]:
     """The hits of every query, searched in batches, and the seconds it took."""
     from callslip.progress import track
 
@@ -147,7 +180,7 @@ def search_all(retriever: Retriever, queries: list[Query], k: int) -> tuple[dict
     found: dict[str, Hits] = {}
     for start in track(starts, "searching"):
         batch = queries[start : start + BATCH]
-        for query, hits in zip(batch, retriever.search_batch(batch, k), strict=True):
+        for query, hits in zip(batch, retriever.search_batch(batch, k, exclude_history=exclude_history), strict=True):
             found[query.query_id] = hits
     return found, time.perf_counter() - began
 

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from callslip.corpus.documents import Judgements
+from callslip.corpus.documents import Corpus, Judgements
 from callslip.errors import BadSetting, UnknownName
 
 Ranking = Sequence[tuple[str, float]]
@@ -24,12 +24,21 @@ PerQuery = dict[str, dict[str, float]]
 
 DEFAULT_MEASURES = ("nDCG@10", "R@10", "R@100", "RR@10", "Success@1")
 
+LOG_MEASURES = ("R@5", "R@10", "nDCG@5", "nDCG@10")
+"""What recommendation reports: one item of a user is held out, and recall is the share of users whose item is found."""
+
 KNOWN_MEASURES = (
     "AP", "Bpref", "IPrec", "Judged", "P", "R", "RR", "Rprec",
     "SetAP", "SetF", "SetP", "SetR", "Success", "infAP", "nDCG",
 )  # fmt: skip
 """What the providers installed with this package compute, as a value per query whose mean is the figure.
 ir_measures knows more names, but they need other programs (ERR calls Perl), or are counts (NumRet)."""
+
+
+def default_measures(corpus: Corpus, split: str = "test") -> tuple[str, ...]:
+    """The measures of a corpus that nobody named any for."""
+    queries, _ = corpus.split(split)
+    return LOG_MEASURES if any(query.history and not query.text for query in queries.values()) else DEFAULT_MEASURES
 
 
 def parse_measures(names: str | Iterable[Any]) -> list[Any]:

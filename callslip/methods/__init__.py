@@ -45,6 +45,11 @@ METHODS: dict[str, Method] = {
         "uri:URI", "codes that the decoder itself builds from queries and items, level by level, and a ranker"
     ),
     "glen": Method("glen:GLEN", "codes of words that the model itself writes, searched exactly by one table"),
+    "popularity": Method("popularity:Popularity", "logs: what most users had, the same for everybody"),
+    "item-knn": Method("item_knn:ItemKNN", "logs: items that the same users had, nothing trained"),
+    "sasrec": Method("sasrec:SASRec", "logs: nearest items to a transformer's state after the history"),
+    "tiger": Method("tiger:TIGER", "codes by RQ-VAE, one more level for collisions; made for logs"),
+    "deep-retrieval": Method("deep_retrieval:DeepRetrieval", "paths learned with the model by turns; made for logs"),
 }
 
 DEFAULT = "dsi-semantic"

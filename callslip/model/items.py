@@ -99,16 +99,17 @@ class ItemTable(nn.Module):
 
 @dataclass
 class Read:
-    """A batch of histories after they were read: one vector each [B, D], and the states [B, T, D] with their mask."""
+    """A batch of histories after they were read: one vector each [B, D], and the states [B, T, D] with their mask, if
+    they were kept."""
 
     vector: Tensor
-    states: States
+    states: States | None = None
 
     def __len__(self) -> int:
         return len(self.vector)
 
     def __getitem__(self, some: slice) -> Read:
-        return Read(self.vector[some], self.states[some])
+        return Read(self.vector[some], None if self.states is None else self.states[some])
 
 
 class HistoryEncoder(nn.Module):
@@ -170,6 +171,13 @@ class HistoryEncoder(nn.Module):
             x = layer(x, shown)
         return self.end(x)
 
+    def at(self, numbers: Tensor, history: Tensor, place: Tensor) -> Tensor:
+        """Vectors of beginnings of sequences, all read in one go: of row `history` [n] up to `place` [n], [n, D]."""
+        if self.kind != "sequence":
+            raise ValueError("a set has no beginnings")
+        numbers = self.trimmed(numbers)
+        return self.states(numbers, numbers > 0)[history, place]
+
     def trimmed(self, numbers: Tensor) -> Tensor:
         """Without the padding that nobody needs."""
         longest = int((numbers > 0).sum(dim=1).max()) if len(numbers) else 1
@@ -196,7 +204,8 @@ class HistoryLayer(nn.Module):
 
 
 class HistoryWriter(nn.Module):
-    """Reads histories and writes codes: the encoder's states are what the code writer attends to."""
+    """Reads histories and writes codes: the code writer attends to the encoder's states, or to what it makes of its one
+    vector."""
 
     def __init__(self, encoder: HistoryEncoder, writer: CodeWriter) -> None:
         super().__init__()
@@ -226,14 +235,22 @@ class HistoryWriter(nn.Module):
         """Histories that were read already stay as they are, so that several terms can share one reading."""
         return histories if isinstance(histories, Read) else self.encoder(histories)
 
+    def memory(self, histories: Tensor | Read) -> Tensor | States:
+        """What the writer is given of histories."""
+        read = self.read(histories)
+        if self.writer.reads == "vector":
+            return read.vector
+        assert read.states is not None
+        return read.states
+
     def forward(self, histories: Tensor | Read, codes: Tensor) -> list[Tensor]:
-        return self.writer(self.read(histories).states, codes)
+        return self.writer(self.memory(histories), codes)
 
     def hidden(self, histories: Tensor | Read, codes: Tensor) -> Tensor:
-        return self.writer.hidden(self.read(histories).states, codes)
+        return self.writer.hidden(self.memory(histories), codes)
 
     def start(self, histories: Tensor | Read) -> tuple[State, Tensor]:
-        return self.writer.start(self.read(histories).states)
+        return self.writer.start(self.memory(histories))
 
     def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
         return self.writer.advance(state, parents, tokens)

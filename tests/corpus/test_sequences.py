@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from reference import histories as naive
 from small_log import small_log
 
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.corpus.sequences import Sequences, Users, padded
+from callslip.corpus.sequences import Sequences, Users, padded, runs
 from callslip.errors import CallslipError
 
 lists = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=9), min_size=1, max_size=6)
@@ -85,3 +87,27 @@ def test_users_are_kept_with_all_they_did(tmp_path):
     assert "--history" in refusal.value.remedy and "'u10'" in refusal.value.remedy
     with pytest.raises(CallslipError, match="knows no users"):
         Users.load(tmp_path / "nothing").query("u1")
+
+
+@given(items=lists, longest=st.integers(1, 6))
+def test_runs_hold_examples_that_go_on_with_one_another(items, longest):
+    examples = of(items).sequential(longest)
+    plain = naive.sequential(items, longest)
+    bounds = runs(examples.histories, examples.targets)
+    assert bounds[0] == 0 and bounds[-1] == len(examples)
+    width = examples.histories.shape[1]
+    for start, end in itertools.pairwise(bounds.tolist()):
+        assert 0 < end - start <= width
+        last = plain[end - 1][0]
+        for at in range(start, end):
+            history, target, _ = plain[at]
+            if at + 1 < end:
+                assert naive.goes_on(history, target, plain[at + 1][0], width)
+            read = last[: len(last) - (end - 1 - at)]  # what is read of it in reading the last of the run
+            assert history[-len(read) :] == read
+            assert read == history or len(read) >= width / 2  # cut, but not to less than half
+
+
+def test_a_user_with_a_short_history_is_one_run():
+    examples = of([[1, 2, 3, 4], [4, 5, 6]]).sequential(20)
+    assert runs(examples.histories, examples.targets).tolist() == [0, 3, 5]

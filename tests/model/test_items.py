@@ -95,12 +95,22 @@ def test_a_table_grows_and_shrinks(kind):
     torch.testing.assert_close(again.all(), items.all())
 
 
-@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_beginnings_are_read_in_one_go():
+    model = encoder("sequence")
+    histories = torch.tensor([[3, 7, 2, 5], [1, 4, 0, 0]])
+    together = model.at(histories, torch.tensor([0, 0, 1]), torch.tensor([1, 3, 0]))
+    for vector, beginning in zip(together, ([3, 7], [3, 7, 2, 5], [1]), strict=True):
+        torch.testing.assert_close(vector, model(torch.tensor([beginning])).vector[0])
+    with pytest.raises(ValueError, match="no beginnings"):
+        encoder("set").at(histories, torch.tensor([0]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(("engine", "reads"), [("torch", "states"), ("onnx", "states"), ("onnx", "vector")])
 @pytest.mark.parametrize("kind", ["set", "sequence"])
-def test_what_is_searched_is_what_is_trained(kind, engine):
+def test_what_is_searched_is_what_is_trained(kind, engine, reads):
     """`start` and `advance` give the logits of teacher forcing, with histories of several lengths in one batch."""
     torch.manual_seed(0)
-    writer = CodeWriter(8, [4, 5, 3], width=16, layers=2, heads=2, reads="states", engine=engine)
+    writer = CodeWriter(8, [4, 5, 3], width=16, layers=2, heads=2, reads=reads, engine=engine)
     model = HistoryWriter(encoder(kind), writer).eval()
     histories = torch.tensor([[3, 7, 0, 0], [1, 2, 3, 4], [0, 0, 0, 0]])
     codes = torch.tensor([[1, 4, 2], [0, 0, 0], [3, 2, 1]])

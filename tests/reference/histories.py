@@ -31,3 +31,8 @@ def softmax_loss(positive, negative, same):
         weights = [math.exp(score)] + [math.exp(s) for s, e in zip(others, equal, strict=True) if not e]
         total -= math.log(weights[0] / sum(weights))
     return total / len(positive)
+
+
+def goes_on(history, target, after, width):
+    """Whether a history is the one before it and that one's target, cut at the width."""
+    return list(after) == [*history, target][-width:]

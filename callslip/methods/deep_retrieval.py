@@ -1,0 +1,185 @@
+"""Deep Retrieval: paths that are learned with the model, by turns (Gao et al., 2020).
+
+Items begin on random paths. By turns the model learns to write the path of each example's item, and every item moves to
+the path that the model gives most weight for its examples, less a penalty for paths that are crowded. Then the model
+learns the last paths once more. The items on the paths of the beam are ranked by inner product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from callslip.corpus.documents import Corpus
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
+from callslip.identifiers import levels_for, random_codes
+from callslip.identifiers.table import Identifiers
+from callslip.settings import check_range
+
+BLOCK = 2048
+"""Examples that are read at once where no gradient is wanted."""
+
+
+@dataclass(frozen=True)
+class DeepRetrievalSettings(GenerativeSettings):
+    """Deep Retrieval's own: the paths, and how often they are chosen anew."""
+
+    width: int = 32
+    """Tokens per level."""
+    length: int | None = None
+    """Levels; none is as many as leave about `leaf` documents to a path."""
+    leaf: int = 5
+    """Documents to aim at per path when `length` is not given."""
+    rounds: int = 3
+    """How often all items choose their path anew; 0 leaves them where chance put them."""
+    round_epochs: int = 3
+    """Passes over the examples before each choice; `epochs` are the passes after the last."""
+    candidates: int = 4
+    """Paths kept of each item while its tokens are chosen level by level."""
+    per_item: int = 8
+    """Examples of each item that have a say, drawn at random."""
+    penalty: float = 3e-6
+    """What a path of n items costs the next one: this times n to the power of 3 (the paper's alpha)."""
+    ranking: Literal["bucket", "sum", "union"] = "union"
+    """Order of hits: `union` ranks all items on the beam's paths by inner product, as in the paper; `bucket` keeps the
+    model's order of paths; `sum` adds both."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, rounds=0, round_epochs=0, candidates=1, per_item=1, penalty=0)
+
+
+# The M-step.
+
+
+def best_paths(scores: np.ndarray, prefixes: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every candidate prefix of an item with every next token, and of those the best of each item.
+
+    `scores` [N, C, K] are weights of the longer prefixes, `prefixes` [N, C, l]; gives [N, keep'] and [N, keep', l + 1].
+    """
+    if scores.shape[:2] != prefixes.shape[:2]:
+        raise ValueError(f"scores {scores.shape} for prefixes {prefixes.shape}")
+    items, have, width = scores.shape
+    keep = min(keep, have * width)
+    flat = scores.reshape(items, -1)
+    best = np.argsort(-flat, axis=1, kind="stable")[:, :keep]
+    rows = np.arange(items)[:, None]
+    longer = np.concatenate([prefixes[rows, best // width], (best % width)[:, :, None]], axis=2)
+    return flat[rows, best], longer
+
+
+def chosen_paths(weights: np.ndarray, paths: np.ndarray, order: np.ndarray, penalty: float) -> np.ndarray:
+    """The M-step with its penalty: one item after the other takes the path of the largest gain (Section 3.3), [N, L].
+
+    `weights` [N, C] are sums over an item's examples of the path's probability, `paths` [N, C, L]. The gain is the log
+    of the weight's share of the item's candidates, less penalty * n^3 for the n items that are on the path already:
+    the derivative of n^4 / 4.
+    """
+    if weights.shape != paths.shape[:2]:
+        raise ValueError(f"weights {weights.shape} for paths {paths.shape}")
+    taken: dict[bytes, int] = {}
+    found = np.empty((len(paths), paths.shape[2]), np.int32)
+    share = np.log(np.maximum(weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-30), 1e-9))
+    for item in order:
+        keys = [path.tobytes() for path in paths[item]]
+        gains = share[item] - penalty * np.array([taken.get(key, 0) ** 3 for key in keys], np.float64)
+        best = int(np.argmax(gains))
+        found[item] = paths[item, best]
+        taken[keys[best]] = taken.get(keys[best], 0) + 1
+    return found
+
+
+# The method.
+
+
+class DeepRetrieval(GenerativeRetriever):
+    """Paths and the model that writes them, learned by turns."""
+
+    Settings = DeepRetrievalSettings
+    settings: DeepRetrievalSettings
+    presets = {  # noqa: RUF012  (a class constant, never changed)
+        "quick": {"epochs": 6, "rounds": 2, "round_epochs": 2, "decoder_width": 128},
+        "paper": {"width": 100, "length": 3},
+    }
+
+    def _fit(self, corpus: Corpus) -> None:
+        self.check_seq2seq()
+        self.log, self.maker = None, None
+        self.read_corpus(corpus)
+        s = self.settings
+        length = s.length or levels_for(len(corpus), s.width, s.leaf)
+        codes = random_codes(len(corpus), length, s.width, seed=s.seed)
+        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
+            torch.manual_seed(s.seed)
+            self.model = self.new_model([s.width] * length)
+            examples, rows = self.examples(corpus)
+            for number in range(s.rounds):
+                self._train_for(s.round_epochs, f"round {number + 1}", examples, codes, rows)
+                codes = self._choose(examples, rows, codes, number)
+            self._train_for(s.epochs, "training the decoder", examples, codes, rows)
+        self.identifiers = Identifiers(corpus.doc_ids, codes)
+
+    def _train_for(self, epochs: int, phase: str, examples: Inputs, codes: np.ndarray, rows: np.ndarray) -> None:
+        before = self.settings
+        self.settings = replace(before, epochs=epochs)
+        try:
+            self.train_model(examples, codes[rows], rows, phase=phase)
+        finally:
+            self.settings = before
+
+    @torch.no_grad()
+    def _choose(self, examples: Inputs, rows: np.ndarray, codes: np.ndarray, number: int) -> np.ndarray:
+        """Every item's path, level by level: the candidates that its examples give most weight."""
+        kept = self.checkpoints and self.checkpoints.recall(f"paths {number + 1}")
+        if kept:
+            return kept["codes"]
+        s, rng = self.settings, np.random.default_rng([self.settings.seed, number])
+        asked = some_of_each(rows, s.per_item, rng)
+        count, length = codes.shape
+        paths, weights = np.zeros((count, 1, 0), np.int64), np.ones((count, 1))
+        reach = np.ones((len(asked), 1))  # probability of each candidate of the example's item, given the example
+        self.model.eval()
+        for level in range(length):
+            each = self._next(examples, asked, paths[rows[asked]])  # [examples, C, K]
+            joint = reach[:, :, None] * each
+            total = np.zeros((count, *joint.shape[1:]))
+            np.add.at(total, rows[asked], joint)
+            width = joint.shape[2]
+            weights, paths = best_paths(total, paths, s.candidates)
+            # Where each kept candidate came from, to carry the examples' probabilities on.
+            flat = np.argsort(-total.reshape(count, -1), axis=1, kind="stable")[:, : weights.shape[1]][rows[asked]]
+            reach = joint.reshape(len(asked), -1)[np.arange(len(asked))[:, None], flat]
+            assert width == s.width and paths.shape[2] == level + 1
+        chosen = chosen_paths(weights, paths.astype(np.int32), rng.permutation(count), s.penalty)
+        without = np.bincount(rows[asked], minlength=count) == 0
+        chosen[without] = codes[without]  # nobody asked for these: they stay
+        if self.checkpoints is not None:
+            self.checkpoints.remember(f"paths {number + 1}", codes=chosen)
+        return chosen
+
+    def _next(self, examples: Inputs, asked: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+        """Probabilities of the next token after each of the prefixes [n, C, l], for each example: [n, C, K]."""
+        parts = []
+        level = prefixes.shape[2]
+        for start in range(0, len(asked), BLOCK):
+            some = slice(start, start + BLOCK)
+            query = self.batch(examples, asked[some])
+            query = query if self.history is None else self.histories.read(query)
+            columns = []
+            for candidate in range(prefixes.shape[1]):
+                codes = torch.from_numpy(prefixes[some, candidate]).to(next(self.model.parameters()).device)
+                hidden = self.model.hidden(query, codes)[:, level]
+                columns.append(self.model.heads[level](hidden).softmax(-1).cpu().numpy())
+            parts.append(np.stack(columns, axis=1))
+        return np.concatenate(parts).astype(np.float64)
+
+
+def some_of_each(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of examples: at most `count` of each item, drawn at random, in their order."""
+    order = rng.permutation(len(rows))
+    order = order[np.argsort(rows[order], kind="stable")]
+    first = np.searchsorted(rows[order], rows[order])
+    return np.sort(order[np.arange(len(order)) - first < count])

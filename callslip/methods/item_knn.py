@@ -1,0 +1,126 @@
+"""Item-kNN by co-occurrence: an item is recommended for each item of the history that the same users had.
+
+Nothing is trained: users are counted. On sparse logs it is hard to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus
+from callslip.corpus.sequences import Sequences
+from callslip.errors import BadSetting
+from callslip.recommender import Recommender
+from callslip.settings import check_range
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+NEIGHBOURS = "neighbours.safetensors"
+
+
+@dataclass(frozen=True)
+class ItemKNNSettings:
+    """How users in common are weighed."""
+
+    user_power: float = 0.5
+    """A user who had n items counts n to the minus this power: who had everything says little."""
+    popularity_power: float = 0.2
+    """An item's neighbours are divided by how many users had the item, to this power."""
+    neighbour_power: float = 0.2
+    """And by how many had the neighbour, to this power: 0.5 of both is the cosine."""
+    decay: float = 0.8
+    """Weight of an item of the history against the one after it: the last counts most. 1 makes a set of it."""
+    neighbours: int = 0
+    """Neighbours kept of each item, the nearest; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        check_range(self, user_power=0, popularity_power=0, neighbour_power=0, neighbours=0)
+        if not 0 < self.decay <= 1:
+            raise BadSetting(f"setting 'decay' is {self.decay}", "Use more than 0, and at most 1.")
+
+
+def co_occurrence(sequences: Sequences, count: int, s: ItemKNNSettings) -> csr_matrix:
+    """Nearness of item j to item i, [count, count]: the sum over users of both of n_u^-a, divided by n_i^b and n_j^c;
+    0 to itself."""
+    from scipy.sparse import csr_matrix, diags
+
+    owner = np.repeat(np.arange(len(sequences)), np.diff(sequences.bounds))
+    had = csr_matrix((np.ones(len(owner)), (owner, sequences.items)), shape=(len(sequences), count))
+    had.data[:] = 1  # had twice is had
+    items, users = np.asarray(had.sum(axis=1)).ravel(), np.maximum(np.asarray(had.sum(axis=0)).ravel(), 1)
+    near = (had.T @ diags(items**-s.user_power) @ had).tocsr()
+    near = (diags(users**-s.popularity_power) @ near @ diags(users**-s.neighbour_power)).tocsr()
+    near.setdiag(0)
+    near.eliminate_zeros()
+    return nearest_only(near, s.neighbours) if s.neighbours else near
+
+
+def nearest_only(near: csr_matrix, count: int) -> csr_matrix:
+    """Each row with its `count` largest entries, ties by column."""
+    rows = np.repeat(np.arange(near.shape[0]), np.diff(near.indptr))
+    order = np.lexsort((near.indices, -near.data, rows))
+    place = np.arange(len(order)) - near.indptr[rows[order]]
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order[place < count]] = True
+    thin = near.copy()
+    thin.data[~kept] = 0
+    thin.eliminate_zeros()
+    return thin
+
+
+class ItemKNN(Recommender):
+    """Ranks items by their nearness to those of the history, summed."""
+
+    Settings = ItemKNNSettings
+    search_settings = frozenset({"decay"})
+    settings: ItemKNNSettings
+    near: csr_matrix
+
+    def learn(self, corpus: Corpus, sequences: Sequences) -> None:
+        self.near = co_occurrence(sequences, len(corpus), self.settings)
+
+    def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        from scipy.sparse import csr_matrix
+
+        lengths = [len(history) for history in histories]
+        weights = np.concatenate([np.zeros(0), *(self._weights(length) for length in lengths)])
+        asked = csr_matrix(
+            (weights, np.concatenate([np.zeros(0, np.int64), *histories]), np.cumsum([0, *lengths])),
+            shape=(len(histories), self.near.shape[0]),
+        )
+        return (asked @ self.near).toarray()
+
+    def _weights(self, length: int) -> np.ndarray:
+        return self.settings.decay ** np.arange(length - 1, -1, -1, dtype=np.float64)
+
+    def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
+        """What each item of the history adds."""
+        parts = self.near[history][:, rows].toarray() * self._weights(len(history))[:, None]
+        names = [document.doc_id for document in self.documents.rows(history.tolist())]
+        return [
+            {"because": {name: round(float(part), 6) for name, part in zip(names, column, strict=True) if part > 0}}
+            for column in parts.T
+        ]
+
+    def _keep(self, rows: np.ndarray) -> None:
+        self.near = self.near[rows][:, rows].tocsr()
+
+    def _save(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        parts = {"data": self.near.data, "indices": self.near.indices, "indptr": self.near.indptr}
+        save_file({name: np.ascontiguousarray(part) for name, part in parts.items()}, folder / NEIGHBOURS)
+
+    def _load(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+        from scipy.sparse import csr_matrix
+
+        parts = load_file(folder / NEIGHBOURS)
+        count = len(parts["indptr"]) - 1
+        self.near = csr_matrix((parts["data"], parts["indices"], parts["indptr"]), shape=(count, count))

@@ -1,0 +1,45 @@
+"""Popularity: what most users had, the same for everybody. The floor that every recommender must rise above."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus
+from callslip.corpus.sequences import Sequences
+from callslip.recommender import Recommender
+
+COUNTS = "counts.npy"
+
+
+@dataclass(frozen=True)
+class PopularitySettings:
+    """Nothing to set."""
+
+
+class Popularity(Recommender):
+    """Ranks items by how often they occur in the training histories."""
+
+    Settings = PopularitySettings
+    counts: np.ndarray
+
+    def learn(self, corpus: Corpus, sequences: Sequences) -> None:
+        self.counts = sequences.counts(len(corpus))
+
+    def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        return np.broadcast_to(self.counts.astype(np.float64), (len(histories), len(self.counts)))
+
+    def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
+        return [{"count": int(self.counts[row])} for row in rows]
+
+    def _keep(self, rows: np.ndarray) -> None:
+        self.counts = self.counts[rows]
+
+    def _save(self, folder: Path) -> None:
+        np.save(folder / COUNTS, self.counts, allow_pickle=False)
+
+    def _load(self, folder: Path) -> None:
+        self.counts = np.load(folder / COUNTS, allow_pickle=False)

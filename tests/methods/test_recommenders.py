@@ -1,0 +1,151 @@
+"""The recommenders' own parts, against plain loops and against one another."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import recommenders as naive
+from small_log import small_log
+
+from callslip.corpus.sequences import Sequences
+from callslip.errors import BadSetting
+from callslip.methods import make
+from callslip.methods.deep_retrieval import best_paths, chosen_paths, some_of_each
+from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
+from callslip.methods.sasrec import next_items
+from callslip.model.items import HistoryEncoder, ItemTable
+
+logs = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+def of(items):
+    flat = np.array([item for some in items for item in some], np.int64)
+    return Sequences([str(n) for n in range(len(items))], flat, np.cumsum([0, *map(len, items)]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(items=logs, powers=st.tuples(*[st.sampled_from([0.0, 0.2, 0.5, 1.0])] * 3), decay=st.sampled_from([0.5, 1.0]))
+def test_item_knn_is_that_of_a_plain_loop(items, powers, decay):
+    a, b, c = powers
+    chosen = ItemKNNSettings(user_power=a, popularity_power=b, neighbour_power=c, decay=decay)
+    near = co_occurrence(of(items), 7, chosen)
+    expected = naive.co_occurrence(items, 7, a, b, c)
+    assert near.toarray() == pytest.approx(np.array(expected), abs=1e-9)
+    index = ItemKNN(chosen)
+    index.near = near
+    histories = [np.array([0, 3, 3, 6]), np.zeros(0, np.int64), np.array([2])]
+    for history, scores in zip(histories, index.scores(histories), strict=True):
+        assert scores == pytest.approx(naive.knn_scores(expected, history.tolist(), decay), abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(items=logs, count=st.integers(1, 4))
+def test_only_the_nearest_are_kept(items, count):
+    near = co_occurrence(of(items), 7, ItemKNNSettings())
+    full, thin = near.toarray(), nearest_only(near, count).toarray()
+    for row, kept in zip(full, thin, strict=True):
+        best = sorted((j for j in range(7) if row[j] > 0), key=lambda j: (-row[j], j))[:count]
+        assert np.flatnonzero(kept).tolist() == sorted(best)
+        assert kept[best].tolist() == row[best].tolist()
+
+
+def test_item_knn_says_because_of_what_and_refuses_nonsense():
+    index = make("item-knn").fit(small_log())
+    from callslip.corpus.documents import Query
+
+    for hit in index.search(Query("q", "", ("soap-2", "tea-3")), k=5, explain=True):
+        assert sum(hit.why["because"].values()) == pytest.approx(hit.score, abs=1e-5)
+        assert set(hit.why["because"]) <= {"soap-2", "tea-3"}
+    with pytest.raises(BadSetting, match="decay"):
+        ItemKNNSettings(decay=0)
+
+
+def test_every_place_of_a_history_is_trained_against_the_next_item():
+    torch.manual_seed(0)
+    model = HistoryEncoder(ItemTable(9, 8, "id"), "sequence", longest=6, heads=2).eval()
+    histories = torch.tensor([[3, 7, 2, 5], [1, 4, 0, 0], [6, 0, 0, 0]])
+    states, rows = next_items(model, histories)
+    before = [[3], [3, 7], [3, 7, 2], [1]]
+    assert rows.tolist() == [6, 1, 4, 3]
+    for state, history in zip(states, before, strict=True):
+        torch.testing.assert_close(state, model(torch.tensor([history])).vector[0])
+
+
+@given(seed=st.integers(0, 99), penalty=st.sampled_from([0.0, 0.05, 1.0]))
+def test_items_choose_paths_as_a_plain_loop_has_it(seed, penalty):
+    rng = np.random.default_rng(seed)
+    weights, paths = rng.random((8, 3)), rng.integers(0, 2, (8, 3, 2)).astype(np.int32)
+    order = rng.permutation(8)
+    found = chosen_paths(weights, paths, order, penalty)
+    assert found.tolist() == naive.chosen_paths(weights.tolist(), paths.tolist(), order.tolist(), penalty)
+
+
+def test_a_penalty_spreads_items_over_paths():
+    weights, paths = np.tile([0.9, 0.1], (20, 1)), np.tile(np.array([[[0], [1]]], np.int32), (20, 1, 1))
+    crowded = chosen_paths(weights, paths, np.arange(20), 0.0)
+    shared = chosen_paths(weights, paths, np.arange(20), 1.0)
+    assert not crowded.any() and 8 <= shared.sum() <= 12
+
+
+@given(seed=st.integers(0, 99), keep=st.integers(1, 8))
+def test_the_best_longer_prefixes_are_kept(seed, keep):
+    rng = np.random.default_rng(seed)
+    scores, prefixes = rng.random((4, 2, 3)), rng.integers(0, 3, (4, 2, 1))
+    weights, longer = best_paths(scores, prefixes, keep)
+    for item in range(4):
+        each = [(scores[item, c, t], [int(prefixes[item, c, 0]), t]) for c, t in itertools.product(range(2), range(3))]
+        each.sort(key=lambda one: -one[0])
+        assert longer[item].tolist() == [path for _, path in each[:keep]]
+        assert weights[item].tolist() == [weight for weight, _ in each[:keep]]
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(ValueError, match="prefixes"):
+        best_paths(np.zeros((2, 3, 4)), np.zeros((2, 2, 1), np.int64), 2)
+    with pytest.raises(ValueError, match="paths"):
+        chosen_paths(np.zeros((2, 3)), np.zeros((2, 2, 1), np.int32), np.arange(2), 0.0)
+
+
+@given(rows=st.lists(st.integers(0, 4), min_size=1, max_size=30), count=st.integers(1, 4))
+def test_so_many_examples_of_each_item_have_a_say(rows, count):
+    chosen = some_of_each(np.array(rows), count, np.random.default_rng(0))
+    assert sorted(set(chosen.tolist())) == chosen.tolist()
+    found = {row: int((np.array(rows)[chosen] == row).sum()) for row in rows}
+    assert found == naive.best_of_each(rows, count)
+
+
+def test_paths_gather_what_the_same_users_have():
+    """After some rounds, items of one ring share paths more often than chance has it; before them they do not."""
+    log = small_log()
+    quick = {"encoder": "scratch", "decoder_width": 32, "history_width": 32, "batch_size": 64, "width": 6, "length": 1}
+    quick |= {"queries": "set", "epochs": 0, "round_epochs": 3, "penalty": 1e-4}
+
+    def gathered(rounds):
+        codes = make("deep-retrieval", quick | {"rounds": rounds}).fit(log).identifiers.in_row_order()[1][:, 0]
+        ring = np.repeat(np.arange(6), 8)
+        others = ~np.eye(48, dtype=bool)
+        same = codes[:, None] == codes[None, :]
+        return same[(ring[:, None] == ring[None, :]) & others].mean() / same[others].mean()
+
+    assert gathered(0) < 1.3
+    assert gathered(4) > 1.7
+
+
+def test_tiger_tells_items_of_a_code_apart_and_a_new_one_too():
+    from callslip.corpus.documents import Document
+
+    log = small_log()
+    quick = {"encoder": "scratch", "epochs": 1, "decoder_width": 32, "history_width": 32, "rqvae_epochs": 3}
+    index = make("tiger", quick | {"width": 8, "length": 1}).fit(log)
+    assert index.identifiers.unique == len(log) and index.identifiers.length == 2
+    same = log.documents[0]
+    index.add([Document("twin", same.text, same.title)])
+    codes = index.identifiers.in_row_order()[1]
+    assert codes[-1][0] == codes[0][0] and index.identifiers.unique == len(log) + 1
+    shared = make("tiger", quick | {"width": 8, "length": 1, "collisions": "bucket"}).fit(log)
+    assert shared.identifiers.length == 1 and shared.identifiers.unique <= 8
