@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional
 
 from callslip.errors import BadSetting
-from callslip.generative import GenerativeRetriever, GenerativeSettings
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
+from callslip.histories import Batches, ranking_term
+from callslip.identifiers.quality import average_partition_entropy
 from callslip.model.unified import Ranker
 from callslip.settings import check_range
 from callslip.training import batches
@@ -38,8 +39,9 @@ class RankedSettings(GenerativeSettings):
     """With texts: passes over the training pairs for the ranker; 0 leaves the encoder's own inner product."""
     ranker_learning_rate: float = 1e-3
     """With texts: peak learning rate of the ranker."""
-    ranker_softmax: Literal["sampled", "full"] = "sampled"
-    """What the right item is told from: `random_negatives` and `hard_negatives`, or all items."""
+    ranker_softmax: Literal["sampled", "shared", "full"] = "sampled"
+    """What the right item is told from: `random_negatives` and `hard_negatives` of its own, `ranker_negatives` random
+    items that a batch shares, or all items."""
     random_negatives: int = 9
     """Negatives of each pair that chance draws from all items."""
     hard_negatives: int = 1
@@ -56,6 +58,40 @@ class RankedSettings(GenerativeSettings):
             raise BadSetting("the ranker has nothing to tell an item from", "Use random_negatives, or hard_negatives.")
 
 
+@dataclass
+class Pairs:
+    """What is trained on: queries and items as the model reads them, and the item that each query belongs to."""
+
+    queries: Inputs
+    rows: np.ndarray
+    items: Inputs
+    positives: list[np.ndarray]
+    """Items that belong to one judged query, for the average partition entropy."""
+    batch_size: int = 512
+    seed: int = 0
+    runs: Batches | None = None
+    """Of histories: those that go on with one another, which are read together."""
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return batches.steps(len(self.rows), self.batch_size) if self.runs is None else len(self.runs)
+
+    def order(self, epoch: int) -> Iterator[np.ndarray]:
+        """Batches of numbers: of pairs, or of runs of them."""
+        if self.runs is None:
+            return batches.shuffled(len(self.rows), self.batch_size, self.seed, epoch)
+        return self.runs.order(self.seed, epoch)
+
+    def rows_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The items of a batch."""
+        return self.rows[numbers if self.runs is None else self.runs.examples(numbers)]
+
+    def entropy(self, codes: np.ndarray) -> dict[str, float]:
+        """The average partition entropy of codes; nothing where no query has two items, for it would be 0 by itself."""
+        told = any(len(some) > 1 for some in self.positives)
+        return {"ape": round(average_partition_entropy(codes, self.positives), 4)} if told else {}
+
+
 class RankedRetriever(GenerativeRetriever):
     """Orders the documents of the buckets by what a ranker has learned."""
 
@@ -63,26 +99,24 @@ class RankedRetriever(GenerativeRetriever):
     settings: RankedSettings
     ranker: Ranker | None = None
 
-    def with_negatives(
-        self, rows: np.ndarray, some: Iterator[np.ndarray], epoch: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Batches of examples, and negatives of each example's item, [n, M]; M is 0 for a softmax over all items."""
+    def with_negatives(self, pairs: Pairs, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """An epoch's batches, and negatives of each example's item, [n, M]; M is 0 where they share theirs."""
         s, count = self.settings, len(self.identifiers)
-        sampled = s.ranker_softmax == "sampled" and count > 1
+        sampled = s.ranker_softmax == "sampled"
         siblings = Siblings(self.identifiers) if sampled and s.hard_negatives else None
         rng = np.random.default_rng([s.seed, epoch, 2])
-        for numbers in some:
-            positives = rows[numbers]
-            others = np.zeros((len(numbers), 0), np.int64)
+        for numbers in pairs.order(epoch):
+            rows = pairs.rows_of(numbers)
+            others = np.zeros((len(rows), 0), np.int64)
             if sampled:
-                others = (positives[:, None] + rng.integers(1, count, (len(numbers), s.random_negatives))) % count
+                others = (rows[:, None] + rng.integers(1, max(2, count), (len(rows), s.random_negatives))) % count
             if siblings is not None:
-                others = np.concatenate([others, siblings.draw(positives, s.hard_negatives, rng)], axis=1)
+                others = np.concatenate([others, siblings.draw(rows, s.hard_negatives, rng)], axis=1)
             yield numbers, others
 
-    def train_ranker(self, queries: np.ndarray, rows: np.ndarray) -> None:
-        """Of texts: `queries` [n, D] are vectors of training texts, `rows` their items."""
-        s = self.settings
+    def train_ranker(self, pairs: Pairs) -> None:
+        """Of texts: the pairs' queries are vectors, [n, D]."""
+        s, queries, rows = self.settings, cast(np.ndarray, pairs.queries), pairs.rows
         self.ranker = Ranker(self.vectors.shape[1])
         if not s.ranker_epochs or len(self.vectors) < 2:
             return
@@ -91,17 +125,21 @@ class RankedRetriever(GenerativeRetriever):
         def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
             own, others = torch.from_numpy(rows[batch[0]]), torch.from_numpy(batch[1])
             query = ranker.queries(self.noisy(torch.from_numpy(queries[batch[0]]))) / s.temperature
-            if not others.shape[1]:
-                return {"ranking": functional.cross_entropy(query @ ranker.items(items).t(), own)}
+            if s.ranker_softmax != "sampled":
+                whole = s.ranker_softmax == "full"
+                shared = torch.arange(len(items)) if whole else torch.randint(len(items), (s.ranker_negatives,))
+                right = (query * ranker.items(items[own])).sum(dim=1)
+                rest = query @ ranker.items(items[shared]).t()
+                return {"ranking": sampled_softmax(right, rest, shared == own[:, None])}
             compared = torch.cat([own[:, None], others], dim=1)
             return {"ranking": ranking(query, ranker.items(items[compared]), others == own[:, None])}
 
         train(
             ranker,
-            lambda epoch: self.with_negatives(rows, batches.shuffled(len(rows), s.batch_size, s.seed, epoch), epoch),
+            lambda epoch: self.with_negatives(pairs, epoch),
             objective,
             epochs=s.ranker_epochs,
-            steps_per_epoch=batches.steps(len(rows), s.batch_size),
+            steps_per_epoch=len(pairs),
             learning_rate=s.ranker_learning_rate,
             weight_decay=s.weight_decay,
             phase="training the ranker",
@@ -113,8 +151,9 @@ class RankedRetriever(GenerativeRetriever):
         """Of histories: their vectors [n, D], the rows of their items, and negatives [n, M]."""
         items, own, drawn = self.histories.items, torch.from_numpy(rows), torch.from_numpy(others)
         own, drawn = own.to(query.device), drawn.to(query.device)
-        if not drawn.shape[1]:
-            return functional.cross_entropy(query @ items.all().t(), own)
+        if self.settings.ranker_softmax != "sampled":
+            shared = self.settings.ranker_negatives if self.settings.ranker_softmax == "shared" else 0
+            return ranking_term(query, own, items, shared)
         return ranking(query, items(torch.cat([own[:, None], drawn], dim=1) + 1), drawn == own[:, None])
 
     def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:

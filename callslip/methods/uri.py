@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
 from callslip.generative import Inputs
+from callslip.histories import Batches
 from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import level_figures, prefix_groups, renamed
@@ -30,15 +31,16 @@ from callslip.model.items import HistoryWriter
 from callslip.model.seq2seq import CodeWriter
 from callslip.model.tuned import TunedWriter
 from callslip.model.unified import UnifiedWriter
-from callslip.ranked import RankedRetriever, RankedSettings
+from callslip.ranked import Pairs, RankedRetriever, RankedSettings
 from callslip.settings import check_range
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
-from callslip.training.pairs import Pairs
 
 BLOCK = 2048
 """Items that are read at once where no gradient is wanted."""
+PIECE = 4
+"""Random items of one prefix in a batch, for each token of a level."""
 SMALLEST = 1e-9
 """Probabilities are no less than this where their logarithm is taken."""
 
@@ -188,23 +190,32 @@ class URI(RankedRetriever):
             self.identifiers = Identifiers(corpus.doc_ids, codes)
             self.final_fit(pairs, codes)
             if self.history is None:
-                self.train_ranker(*self.ranker_pairs(corpus, pairs))
+                self.train_ranker(self.ranker_pairs(corpus, pairs))
 
     def pairs(self, corpus: Corpus) -> Pairs:
-        examples, rows = self.examples(corpus)
+        s, (examples, rows) = self.settings, self.examples(corpus)
         if self.history is not None:
-            return Pairs(examples, rows, np.arange(len(corpus)), corpus.sequences().each(), histories=True)
+            runs = Batches(self.history, cast(np.ndarray, examples), rows, s.batch_size)
+            of_users = corpus.sequences().each()
+            return Pairs(examples, rows, np.arange(len(corpus)), of_users, s.batch_size, s.seed, runs)
         items = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
         row_of, (_, judged) = corpus.rows(), corpus.split("train")
         positives = [np.array([row_of[d] for d, grade in of.items() if grade > 0], np.int64) for of in judged.values()]
-        return Pairs(examples, rows, items, positives)
+        return Pairs(examples, rows, items, positives, s.batch_size, s.seed)
 
-    def ranker_pairs(self, corpus: Corpus, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-        """Training texts as vectors, and their items: where the decoder reads texts, the encoder's vectors of them."""
+    def ranker_pairs(self, corpus: Corpus, pairs: Pairs) -> Pairs:
+        """Where the decoder reads texts, the ranker has the encoder's vectors of them."""
         if not isinstance(pairs.queries, list):
-            return pairs.queries, pairs.rows
+            return pairs
         asked = self.training_pairs(corpus)
-        return self.encode([pair.query for pair in asked], "encoding training texts"), pairs.rows[: len(asked)]
+        vectors = self.encode([pair.query for pair in asked], "encoding training texts")
+        return replace(pairs, queries=vectors, rows=pairs.rows[: len(asked)])
+
+    def read(self, pairs: Pairs, numbers: np.ndarray) -> Any:
+        """The queries of a batch, as the decoder reads them."""
+        if pairs.runs is None:
+            return self.noisy(self.batch(pairs.queries, numbers))
+        return pairs.runs.read(self.histories.encoder, numbers)
 
     def _reading(self, writer: CodeWriter) -> CodeWriter | TunedWriter | HistoryWriter:
         if self.history is None:
@@ -255,31 +266,37 @@ class URI(RankedRetriever):
         return tokens
 
     def _train_level(self, phase: str, pairs: Pairs, codes: np.ndarray, even: np.ndarray, watch: Any) -> None:
-        """A batch holds pairs, a piece of them from each of a few prefixes, and as many random items of those."""
-        s, written = self.settings, torch.from_numpy(codes)
-        device = next(self.model.parameters()).device
-        round_steps = batches.steps(len(pairs.rows), s.batch_size)
-        rounds = max(1, -(-s.level_steps // (s.level_epochs * round_steps)))
+        """A batch holds pairs and as many random items; those of few prefixes only, so that of each there are enough to
+        tell how evenly its tokens are used."""
+        s, written, members = self.settings, torch.from_numpy(codes), batches.Members(even)
+        device, steps = next(self.model.parameters()).device, s.level_epochs * len(pairs)
+        rounds = max(1, -(-s.level_steps // steps))
+
+        def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            rng = np.random.default_rng([s.seed, epoch, 1])
+            for turn in range(epoch * rounds, (epoch + 1) * rounds):
+                for numbers in pairs.order(turn):
+                    yield numbers, members.draw(len(pairs.rows_of(numbers)), PIECE * s.width, rng)
 
         def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
             numbers, strangers = batch
-            rows = pairs.rows[numbers]
+            rows = pairs.rows_of(numbers)
             prefix = written[rows].to(device)
-            query = self.logits(self.noisy(self.batch(pairs.queries, numbers)), prefix)
             item = self.logits(self.item_batch(pairs.items, rows), prefix)
-            p, groups = item[-1].softmax(dim=1), even[rows]
-            terms = self.level_terms(query, item, prefix)
+            terms = self.level_terms(self.logits(self.read(pairs, numbers), prefix), item, prefix)
+            p, groups, some = item[-1].softmax(dim=1), even[rows], even[rows]
             if s.random_items:
                 other = self.logits(self.item_batch(pairs.items, strangers), written[strangers].to(device))[-1]
-                p, groups = torch.cat([p, other.softmax(dim=1)]), np.concatenate([groups, even[strangers]])
-            return terms | self.index_terms(p, groups)
+                some = even[strangers]
+                p, groups = torch.cat([p, other.softmax(dim=1)]), np.concatenate([groups, some])
+            return terms | self.index_terms(p, groups, np.unique(some))
 
         train(
             self.model,
-            lambda epoch: pairs.with_strangers(even, s.batch_size, 4 * s.width, s.seed, epoch, rounds),
+            drawn,
             objective,
             epochs=s.level_epochs,
-            steps_per_epoch=rounds * round_steps,
+            steps_per_epoch=rounds * len(pairs),
             learning_rate=s.level_learning_rate,
             weight_decay=s.weight_decay,
             phase=phase,
@@ -298,14 +315,15 @@ class URI(RankedRetriever):
             terms["memory"] = weight * (memory(query[:-1], prefix) + memory(item[:-1], prefix))
         return terms
 
-    def index_terms(self, p: Tensor, groups: np.ndarray) -> dict[str, Tensor]:
-        """Commitment and balance of items' distributions [n, K]; the balance is that of each group of items."""
+    def index_terms(self, p: Tensor, groups: np.ndarray, balanced: np.ndarray) -> dict[str, Tensor]:
+        """Commitment of items' distributions [n, K], and balance inside each of the groups that are `balanced`."""
         s, terms = self.settings, {}
         if s.commitment_weight:
             terms["commitment"] = s.commitment_weight * commitment(p)
         if s.balance_weight:
-            parts = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-            each = torch.stack([len(part) / len(p) * balance(p[part], s.adaptive) for part in parts])
+            parts = [np.flatnonzero(groups == group) for group in balanced]
+            share = 1 / sum(map(len, parts))
+            each = torch.stack([len(part) * share * balance(p[part], s.adaptive) for part in parts])
             terms["balance"] = s.balance_weight * each.sum()
         return terms
 
@@ -369,16 +387,11 @@ class URI(RankedRetriever):
         ranker, too, which shares their encoder."""
         if self.history is None:
             return self.train_model(pairs.queries, codes[pairs.rows])
-        s, y = self.settings, torch.from_numpy(codes.astype(np.int64))
-        device, lengths = next(self.model.parameters()).device, cast(np.ndarray, pairs.lengths)
-
-        def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            return self.with_negatives(pairs.rows, batches.by_length(lengths, s.batch_size, s.seed, epoch), epoch)
+        s, y, device = self.settings, torch.from_numpy(codes.astype(np.int64)), next(self.model.parameters()).device
 
         def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
-            rows = pairs.rows[batch[0]]
-            code = y[rows].to(device)
-            read = self.histories.read(self.batch(pairs.queries, batch[0]))  # once, for both terms
+            rows = pairs.rows_of(batch[0])
+            code, read = y[rows].to(device), self.read(pairs, batch[0])
             terms = self.terms(read, code)
             if s.memory_weight:
                 terms["items"] = s.memory_weight * memory(self.model(self.item_batch(pairs.items, rows), code), code)
@@ -388,10 +401,10 @@ class URI(RankedRetriever):
 
         self.log = train(
             self.model,
-            drawn,
+            lambda epoch: self.with_negatives(pairs, epoch),
             objective,
             epochs=s.epochs,
-            steps_per_epoch=batches.steps(len(pairs.rows), s.batch_size),
+            steps_per_epoch=len(pairs),
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
             phase="training the decoder",

@@ -19,10 +19,10 @@ class UnifiedWriter(HistoryWriter):
         self.item_norm = nn.LayerNorm(dim)
 
     def read_items(self, vectors: Tensor) -> Read:
-        """Items by their vectors [B, D], as the decoder reads them: one state each."""
-        states = self.item_norm(vectors + self.item_encoder(vectors)).unsqueeze(1)
-        seen = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-        return Read(vectors, States(states, seen))
+        """Items by their vectors [B, D], as the decoder reads them: what it has of a history, of one state."""
+        states = self.item_norm(vectors + self.item_encoder(vectors))
+        seen = torch.ones((len(states), 1), dtype=torch.bool, device=states.device)
+        return Read(states, States(states.unsqueeze(1), seen))
 
 
 class Ranker(nn.Module):

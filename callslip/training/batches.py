@@ -52,40 +52,18 @@ def by_group(
             yield order[start : start + batch_size], picked[start : start + batch_size]
 
 
-def in_pieces(
-    groups: np.ndarray, batch_size: int, piece: int, seed: int, epoch: int, lengths: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """Every example once, in batches put together of pieces: `piece` examples of one group each.
-
-    `groups` [n] says which group an example is in. Pieces are in random order; the last of a group is shorter, and one
-    at the end of a batch may go on in the next. With `lengths` [n] a piece holds examples of like length, and a batch
-    pieces of like length, so that little of it is padding.
-    """
-    rng = np.random.default_rng([seed, epoch])
-    long = np.zeros(len(groups), np.int64) if lengths is None else lengths
-    order = rng.permutation(len(groups))
-    order = order[np.lexsort((long[order], groups[order]))]
-    sizes = np.bincount(groups, minlength=1)
-    starts = [first + np.arange(0, size, piece) for first, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True)]
-    pieces = np.split(order, np.concatenate(starts)[1:])
-    numbers = rng.permutation(len(pieces)).tolist()
-    numbers.sort(key=lambda number: int(long[pieces[number]].max(initial=0)))  # stable: chance decides among equals
-    order = np.concatenate([pieces[number] for number in numbers])
-    for number in rng.permutation(steps(len(order), batch_size)):
-        yield order[number * batch_size : (number + 1) * batch_size]
-
-
 class Members:
-    """Which items are in which group, to draw others of the same."""
+    """Which items are in which group, to draw from a few groups at a time."""
 
     def __init__(self, groups: np.ndarray) -> None:
         """`groups` [N] numbers them from 0."""
-        self.groups = groups
         self.order = np.argsort(groups, kind="stable")
         self.sizes = np.bincount(groups)
         self.starts = np.cumsum(self.sizes) - self.sizes
 
-    def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """For each row an item of its group, any of them."""
-        group = self.groups[rows]
-        return self.order[self.starts[group] + rng.integers(0, self.sizes[group])]
+    def draw(self, count: int, piece: int, rng: np.random.Generator) -> np.ndarray:
+        """`count` items, `piece` of one group after the other: groups come up as often as they have items, and so does
+        every item."""
+        groups = rng.choice(len(self.sizes), -(-count // piece), p=self.sizes / self.sizes.sum())
+        each = np.repeat(groups, piece)[:count]
+        return self.order[self.starts[each] + rng.integers(0, self.sizes[each])]
