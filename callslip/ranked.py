@@ -8,15 +8,16 @@ the history encoder and of its items, trained together with the decoder that rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from callslip.corpus.documents import Corpus, Query
 from callslip.errors import BadSetting
 from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
 from callslip.histories import Batches, ranking_term
@@ -98,6 +99,32 @@ class RankedRetriever(GenerativeRetriever):
     Settings = RankedSettings
     settings: RankedSettings
     ranker: Ranker | None = None
+
+    def pairs(self, corpus: Corpus) -> Pairs:
+        """What is trained on: texts or histories, and their items."""
+        s, (examples, rows) = self.settings, self.examples(corpus)
+        if self.history is not None:
+            runs = Batches(self.history, cast(np.ndarray, examples), rows, s.batch_size)
+            of_users = corpus.sequences().each()
+            return Pairs(examples, rows, np.arange(len(corpus)), of_users, s.batch_size, s.seed, runs)
+        items = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
+        row_of, (_, judged) = corpus.rows(), corpus.split("train")
+        positives = [np.array([row_of[d] for d, grade in of.items() if grade > 0], np.int64) for of in judged.values()]
+        return Pairs(examples, rows, items, positives, s.batch_size, s.seed)
+
+    def ranker_pairs(self, corpus: Corpus, pairs: Pairs) -> Pairs:
+        """Where the decoder reads texts, the ranker has the encoder's vectors of them."""
+        if not isinstance(pairs.queries, list):
+            return pairs
+        asked = self.training_pairs(corpus)
+        vectors = self.encode([pair.query for pair in asked], "encoding training texts")
+        return replace(pairs, queries=vectors, rows=pairs.rows[: len(asked)])
+
+    def read(self, pairs: Pairs, numbers: np.ndarray) -> Any:
+        """The queries of a batch, as the decoder reads them."""
+        if pairs.runs is None:
+            return self.noisy(self.batch(pairs.queries, numbers))
+        return pairs.runs.read(self.histories.encoder, numbers)
 
     def with_negatives(self, pairs: Pairs, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """An epoch's batches, and negatives of each example's item, [n, M]; M is 0 where they share theirs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
 from callslip.generative import Inputs
-from callslip.histories import Batches
 from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import level_figures, prefix_groups, renamed
@@ -61,7 +60,7 @@ class URISettings(RankedSettings):
     """Passes over the training pairs for each level."""
     level_learning_rate: float = 1e-3
     """Peak learning rate of a level; `learning_rate` is that of the final fit."""
-    level_steps: int = 200
+    level_steps: int = 100
     """Steps of each level, at least: a small corpus comes round more often in an epoch."""
     commitment_weight: float = 1.0
     """Of the entropy of each item's distribution; 0 leaves it out."""
@@ -191,31 +190,6 @@ class URI(RankedRetriever):
             self.final_fit(pairs, codes)
             if self.history is None:
                 self.train_ranker(self.ranker_pairs(corpus, pairs))
-
-    def pairs(self, corpus: Corpus) -> Pairs:
-        s, (examples, rows) = self.settings, self.examples(corpus)
-        if self.history is not None:
-            runs = Batches(self.history, cast(np.ndarray, examples), rows, s.batch_size)
-            of_users = corpus.sequences().each()
-            return Pairs(examples, rows, np.arange(len(corpus)), of_users, s.batch_size, s.seed, runs)
-        items = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
-        row_of, (_, judged) = corpus.rows(), corpus.split("train")
-        positives = [np.array([row_of[d] for d, grade in of.items() if grade > 0], np.int64) for of in judged.values()]
-        return Pairs(examples, rows, items, positives, s.batch_size, s.seed)
-
-    def ranker_pairs(self, corpus: Corpus, pairs: Pairs) -> Pairs:
-        """Where the decoder reads texts, the ranker has the encoder's vectors of them."""
-        if not isinstance(pairs.queries, list):
-            return pairs
-        asked = self.training_pairs(corpus)
-        vectors = self.encode([pair.query for pair in asked], "encoding training texts")
-        return replace(pairs, queries=vectors, rows=pairs.rows[: len(asked)])
-
-    def read(self, pairs: Pairs, numbers: np.ndarray) -> Any:
-        """The queries of a batch, as the decoder reads them."""
-        if pairs.runs is None:
-            return self.noisy(self.batch(pairs.queries, numbers))
-        return pairs.runs.read(self.histories.encoder, numbers)
 
     def _reading(self, writer: CodeWriter) -> CodeWriter | TunedWriter | HistoryWriter:
         if self.history is None:
