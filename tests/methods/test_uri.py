@@ -336,7 +336,7 @@ def test_a_new_item_is_coded_by_its_text(saved, tmp_path):
 def test_other_methods_take_its_codes(fitted, saved, log):
     """Deep Retrieval and TIGER, too: the codes of every document are those of the index."""
     expected = dict(zip(fitted("log").identifiers.doc_ids, fitted("log").identifiers.codes.tolist(), strict=True))
-    for name in ("dsi-semantic", "tiger", "nci", "uri"):
+    for name in ("dsi-semantic", "tiger", "deep-retrieval", "nci", "uri"):
         values = {key: value for key, value in QUICK.items() if hasattr(make(name).settings, key)}
         index = make(name, values | {"epochs": 1, "codes_from": str(saved("log"))}).fit(log)
         assert dict(zip(index.identifiers.doc_ids, index.identifiers.codes.tolist(), strict=True)) == expected, name
