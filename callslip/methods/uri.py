@@ -164,7 +164,7 @@ class URI(RankedRetriever):
     settings: URISettings
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 4, "level_epochs": 1, "ranker_epochs": 2},
-        "paper": {"evenness": "level", "similarity_weight": 1.0},
+        "paper": {"evenness": "level", "later_levels": "chance", "balance_weight": 1.0},
         "random": {"codes": "random"},
         "no-adaptive": {"adaptive": False},
         "no-hard-negatives": {"hard_negatives": 0, "random_negatives": 10},
