@@ -26,7 +26,7 @@ from callslip.methods import make
 from callslip.settings import describe, parse_assignments
 
 URI: dict[str, Any] = WRITER | {
-    "width": 32, "length": 2, "batch_size": 512, "level_epochs": 1, "level_learning_rate": 2e-3,
+    "width": 32, "length": 2, "batch_size": 512, "learning_rate": 2e-3, "level_epochs": 1, "level_learning_rate": 2e-3,
     "ranker_softmax": "shared",
 }  # fmt: skip
 OTHERS = ("dsi-semantic", "tiger", "deep-retrieval")

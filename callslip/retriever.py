@@ -55,6 +55,7 @@ class Retriever(Living):
         self.fit_seconds = 0.0
         self.corpus_fingerprint: dict[str, Any] = {}
         self.checkpoints: Checkpoints | None = None
+        self._known_names: tuple[stored.Documents, list[str]] | None = None
 
     # What a subclass fills in.
 
@@ -108,10 +109,12 @@ class Retriever(Living):
         explain: bool = False,
         *,
         exclude_history: bool = False,
+        texts: bool = True,
     ) -> list[Hits]:
         """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query.
 
-        `exclude_history` leaves out the items that a query's history holds.
+        `exclude_history` leaves out the items that a query's history holds. Without `texts` hits bear neither title nor
+        text, which saves reading the documents: an evaluation looks at ids only.
         """
         if isinstance(queries, str):
             raise BadSetting("search_batch takes a list of queries, not one string", "Use search for one query.")
@@ -124,7 +127,7 @@ class Retriever(Living):
             self.refresh(now=attempt > 0)
             try:
                 with self._gate.searching():
-                    return self._answer(asked, k, filter, explain, exclude_history)
+                    return self._answer(asked, k, filter, explain, exclude_history, texts)
             except Gone:  # another process deleted a hit under our hands: without it there is room for another
                 continue
         raise CallslipError("documents are deleted faster than they can be read", "Search again.")
@@ -136,6 +139,7 @@ class Retriever(Living):
         filter: Filter | Sequence[Filter | None] | None,
         explain: bool,
         exclude_history: bool = False,
+        texts: bool = True,
     ) -> list[Hits]:
         hits = [Hits() for _ in asked]
         # All masks before any search: a mistake in the last filter should not cost the work of the others.
@@ -148,7 +152,7 @@ class Retriever(Living):
                 more = max(len(set(query.history)) for query in some) if exclude_history else 0
                 found = self._search(some, min(k + more, possible), mask, explain)
                 for number, one in zip(numbers, found, strict=True):
-                    hits[number] = self._hits(self._without(one, asked[number]) if more else one, k)
+                    hits[number] = self._hits(self._without(one, asked[number]) if more else one, k, texts)
         return hits
 
     def _without(self, found: Found, query: Query) -> Found:
@@ -217,12 +221,23 @@ class Retriever(Living):
             raise BadSetting(f"a query is a text or a Query, not {type(query).__name__}")
         return query if isinstance(query, Query) else Query(str(number), query)
 
-    def _hits(self, found: Found, k: int) -> Hits:
+    def _names(self) -> list[str]:
+        """The doc_id of every row, deleted ones included, read once for as long as the rows are these."""
+        documents = self._fitted()
+        if self._known_names is None or self._known_names[0] is not documents:
+            self._known_names = (documents, list(documents.doc_ids()))
+        return self._known_names[1]
+
+    def _hits(self, found: Found, k: int, texts: bool = True) -> Hits:
         rows = [int(row) for row in found.rows[:k]]
-        hits = Hits.ranked(
-            Hit(document.doc_id, float(score), title=document.title, text=document.text)
-            for document, score in zip(self._fitted().rows(rows), found.scores, strict=False)
-        )
+        if texts:
+            hits = Hits.ranked(
+                Hit(document.doc_id, float(score), title=document.title, text=document.text)
+                for document, score in zip(self._fitted().rows(rows), found.scores, strict=False)
+            )
+        else:
+            names = self._names()
+            hits = Hits.ranked(Hit(names[row], float(score)) for row, score in zip(rows, found.scores, strict=False))
         for position, hit in enumerate(hits):
             if found.codes is not None:
                 hit.code = tuple(int(token) for token in found.codes[position])

@@ -95,6 +95,15 @@ class TestContract:
         for query, hits in zip(asked, batch, strict=True):
             assert listed(fitted(name).search(query.text, k=5)) == [(h.doc_id, h.score) for h in hits]
 
+    def test_hits_without_texts_are_the_same_hits(self, name, living, small_corpus):
+        index, asked = living(name), questions(small_corpus)[:4]
+        for gone in ([], ["music/5"]):
+            index.delete(gone)
+            whole, bare = index.search_batch(asked, k=5), index.search_batch(asked, k=5, texts=False)
+            for a, b in zip(whole, bare, strict=True):
+                assert listed(a) == [(h.doc_id, h.score) for h in b]
+                assert not any(h.title or h.text for h in b)
+
     def test_fitting_twice_gives_the_same(self, name, fitted, small_corpus):
         again = quick(name).fit(small_corpus)
         for query in questions(small_corpus)[:5]:

@@ -176,10 +176,10 @@ class Users:
         known: dict[str, tuple[str, ...]] = {}
         for split, judgements in corpus.judgements.items():
             for query_id, grades in judgements.items():
-                history = corpus.queries[query_id].history
-                if history:
+                query = corpus.queries.get(query_id)
+                if query is not None and query.history:
                     user = query_id.removesuffix(f"#{split}")
-                    whole = (*history, *(item for item, grade in grades.items() if grade > 0))
+                    whole = (*query.history, *(item for item, grade in grades.items() if grade > 0))
                     known[user] = max(known.get(user, ()), whole, key=len)
         return cls.named(known)
 

@@ -180,7 +180,8 @@ def search_all(
     found: dict[str, Hits] = {}
     for start in track(starts, "searching"):
         batch = queries[start : start + BATCH]
-        for query, hits in zip(batch, retriever.search_batch(batch, k, exclude_history=exclude_history), strict=True):
+        some = retriever.search_batch(batch, k, exclude_history=exclude_history, texts=False)
+        for query, hits in zip(batch, some, strict=True):
             found[query.query_id] = hits
     return found, time.perf_counter() - began
 

@@ -8,7 +8,7 @@ learns the last paths once more. The items on the paths of the beam are ranked b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -167,8 +167,9 @@ class DeepRetrieval(GenerativeRetriever):
         level = prefixes.shape[2]
         for start in range(0, len(asked), BLOCK):
             some = slice(start, start + BLOCK)
-            query = self.batch(examples, asked[some])
-            query = query if self.history is None else self.histories.read(query)
+            query: Any = self.batch(examples, asked[some])
+            if self.history is not None:
+                query = self.histories.read(query)
             columns = []
             for candidate in range(prefixes.shape[1]):
                 codes = torch.from_numpy(prefixes[some, candidate]).to(next(self.model.parameters()).device)

@@ -57,12 +57,18 @@ class Hybrid(Retriever):
         own = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == name}
         return make(name, own)
 
+    @property
+    def reads_histories(self) -> bool:
+        return all(part.reads_histories for part in self.parts)
+
     def _fit(self, corpus: Corpus) -> None:
         for number, part in enumerate(self.parts):
             part.fit(corpus, self.checkpoints and self.checkpoints.part(f"{number}-{part.method}"))
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         depth = max(k, self.settings.depth)
+        for part in self.parts:
+            part._row_of = self.row_of()  # a history's items are the rows that are alive here
         lists = [part._search(queries, depth, mask, explain) for part in self.parts]
         return [self._fuse([ranking[number] for ranking in lists], explain) for number in range(len(queries))]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
+from callslip.generative import GenerativeRetriever, GenerativeSettings
 from callslip.identifiers.growth import places
 from callslip.identifiers.rqvae import RQVAE
 from callslip.settings import check_range
@@ -43,15 +43,6 @@ class TIGERSettings(GenerativeSettings):
         check_range(self, width=1, length=1, rqvae_epochs=1, rqvae_latent=1)
 
 
-class FittedRQVAE(RQVAE):
-    """An RQ-VAE that knows how long to train."""
-
-    epochs = 50
-
-    def fit(self, vectors: np.ndarray, **options: Any) -> np.ndarray:
-        return super().fit(vectors, **({"epochs": self.epochs} | options))
-
-
 class TIGER(GenerativeRetriever):
     """RQ-VAE codes, and a history that writes them."""
 
@@ -62,25 +53,32 @@ class TIGER(GenerativeRetriever):
         "paper": {"ranker_weight": 0.0},
     }
 
-    def code_maker(self, documents: int) -> CodeMaker:
+    def code_maker(self, documents: int) -> RQVAE:
         s = self.settings
-        maker = FittedRQVAE(s.length, s.width, self.vectors.shape[1], latent=s.rqvae_latent, seed=s.seed)
-        maker.epochs = s.rqvae_epochs
-        return maker
+        return RQVAE(s.length, s.width, self.vectors.shape[1], latent=s.rqvae_latent, seed=s.seed)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
-        return self._told_apart(super().make_codes(corpus))
+        self.maker = maker = self.code_maker(len(corpus))
+        codes = maker.fit(self.vectors, epochs=self.settings.rqvae_epochs)
+        if self.settings.collisions == "bucket":
+            return codes
+        return np.concatenate([codes, places(codes, self.settings.width)[:, None].astype(codes.dtype)], axis=1)
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        return self._told_apart(super().assign(documents, vectors), new=True)
-
-    def _told_apart(self, codes: np.ndarray, new: bool = False) -> np.ndarray:
-        s = self.settings
-        if s.collisions == "bucket":
+        """New items share the whole code of the nearest item with their tokens: the model wrote no other place."""
+        codes = super().assign(documents, vectors)
+        if self.settings.collisions == "bucket":
             return codes
-        place = places(codes, s.width, self.identifiers if new else None)
-        return np.concatenate([codes, place[:, None].astype(codes.dtype)], axis=1)
+        place = [self._place(code, vector) for code, vector in zip(codes, vectors, strict=True)]
+        return np.concatenate([codes, np.array(place, codes.dtype).reshape(-1, 1)], axis=1)
+
+    def _place(self, code: np.ndarray, vector: np.ndarray) -> int:
+        same = self.identifiers.prefix_slice(code.tolist())
+        rows = self.identifiers.rows[same]
+        if not len(rows):
+            return 0
+        return int(self.identifiers.codes[same][int(np.argmax(self.vectors[rows] @ vector)), -1])
 
     def new_model(self, widths: Sequence[int], with_end: bool = False) -> Any:
-        """A writer of all tokens that there may ever be: a new item may take one that nobody has yet."""
+        """A writer of all tokens that there may ever be: the RQ-VAE may give a new item one that nobody has yet."""
         return super().new_model([self.settings.width] * len(widths), with_end)

@@ -1,0 +1,164 @@
+"""Recommenders on a log: leave-one-out, every item ranked, with the items of the history kept and left out.
+
+    python benchmarks/recommendation.py amazon-beauty --task sequential --systems "item-knn;sasrec" --split dev
+    python benchmarks/recommendation.py amazon-beauty --task general
+    python benchmarks/recommendation.py amazon-beauty --ape        # average partition entropy of codes
+
+Each system is fitted once and its figures are written at once, beside those that the file holds already. `--set` values
+go to every system that has such a setting. Names are folders in CALLSLIP_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import callslip
+from callslip.corpus.documents import Corpus, Query
+from callslip.evaluation.measures import LOG_MEASURES
+from callslip.evaluation.report import evaluate_run
+from callslip.identifiers import RQVAE, HierarchicalKMeans, average_partition_entropy, random_codes
+from callslip.methods import make
+from callslip.progress import track
+from callslip.retriever import Retriever
+from callslip.settings import parse_assignments
+from callslip.versions import versions
+
+RESULTS = Path(__file__).parent / "results"
+DEPTH, BATCH = 10, 256
+# What a CPU can train in minutes; chosen on the dev split. The same for every generative method.
+WRITER: dict[str, Any] = {
+    "decoder_width": 64, "decoder_layers": 1, "batch_size": 1024, "epochs": 8, "learning_rate": 3e-3,
+    "history_width": 64, "ranker_negatives": 512,
+}  # fmt: skip
+SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "popularity": ("popularity", {}),
+    "item-knn": ("item-knn", {}),
+    "item-knn, dev counted": ("item-knn", {}),
+    "sasrec": ("sasrec", {"epochs": 12, "learning_rate": 3e-3, "history_width": 64, "ranker_negatives": 1024}),
+    "dsi-semantic": ("dsi-semantic", WRITER | {"width": 32, "length": 2}),
+    "dsi-random": ("dsi-random", WRITER | {"width": 32, "length": 2}),
+    "tiger": ("tiger", WRITER),
+    "deep-retrieval": ("deep-retrieval", WRITER | {"width": 32, "length": 2, "rounds": 2, "round_epochs": 2}),
+}
+GENERAL = {"queries": "set", "decay": 1.0, "history_layers": 0}
+"""What makes a task general: the history is a set."""
+RANKINGS = ("bucket", "sum", "union")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log")
+    parser.add_argument("--task", choices=("sequential", "general"), default="sequential")
+    parser.add_argument("--systems", default=";".join(SYSTEMS), help="names, separated by semicolons")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--users", type=int, help="so many users of the split, drawn at random")
+    parser.add_argument("--set", action="append", default=[], dest="assignments")
+    parser.add_argument("--tag", default="")
+    parser.add_argument("--ape", action="store_true", help="measure codes instead of systems")
+    arguments = parser.parse_args()
+    corpus = callslip.load_corpus(Path(os.environ.get("CALLSLIP_DATA", "../shared/data")) / arguments.log)
+    if arguments.ape:
+        write(RESULTS / f"recommendation-{arguments.log}-ape.json", corpus, "codes", partition_entropies(corpus))
+        return
+    path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{arguments.split}.json"
+    for system in arguments.systems.split(";"):
+        values = parse_assignments(arguments.assignments)
+        row = measure(corpus, system, arguments.task, arguments.split, arguments.users, values)
+        write(path, corpus, "systems", {system: row})
+
+
+def write(path: Path, corpus: Corpus, key: str, rows: dict[str, Any]) -> None:
+    """Put rows beside those that the file holds already."""
+    held = json.loads(path.read_text(encoding="utf-8"))[key] if path.exists() else {}
+    result = {"corpus": corpus.fingerprint(), "versions": versions(), key: held | rows}
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(
+    corpus: Corpus, system: str, task: str, split: str, users: int | None, values: dict[str, Any]
+) -> dict[str, Any]:
+    """Fit one system; its figures with and without the items of the history, under each ranking that it has."""
+    method, own = SYSTEMS[system]
+    known = {field.name for field in dataclasses.fields(make(method).settings)}
+    given = own | (GENERAL if task == "general" else {}) | values
+    index = make(method, {key: value for key, value in given.items() if key in known})
+    began, cpu = time.perf_counter(), time.process_time()
+    index.fit(corpus)
+    if system == "item-knn, dev counted":  # as programs do that count all but the test's items; not our protocol
+        index.learn(corpus, corpus.sequences("dev"))
+    row: dict[str, Any] = {
+        "settings": index.describe()["settings"],
+        "fit_seconds": round(time.perf_counter() - began, 1),
+        "fit_cpu_seconds": round(time.process_time() - cpu, 1),
+    }
+    log = getattr(index, "log", None)
+    if log is not None:
+        row["last_epoch"] = log.records[-1]
+    queries, judgements = corpus.split(split)
+    asked = list(queries.values())
+    if users is not None:
+        asked = [asked[n] for n in np.random.default_rng(0).permutation(len(asked))[:users]]
+    judged = {query.query_id: judgements[query.query_id] for query in asked}
+    if hasattr(index, "identifiers"):
+        row["codes"] = index.identifiers.unique
+        row["ape"] = average_partition_entropy(index.identifiers.in_row_order()[1], corpus.sequences().each())
+        for ranking in RANKINGS:
+            row[ranking] = figures(index.adjust({"ranking": ranking}), asked, judged)
+            print(system, task, split, ranking, row[ranking], flush=True)
+        return row
+    row |= figures(index, asked, judged)
+    print(system, task, split, {key: row[key] for key in ("keep", "exclude", "fit_cpu_seconds")}, flush=True)
+    return row
+
+
+def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """Both ways to treat the history, from one search: ten hits without it are among ten and as many as it holds."""
+    keep: dict[str, list[tuple[str, float]]] = {}
+    exclude: dict[str, list[tuple[str, float]]] = {}
+    asked = sorted(asked, key=lambda query: len(query.history))  # so that few are searched deeper than they need
+    began = time.perf_counter()
+    for start in track(range(0, len(asked), BATCH), "searching"):
+        some = asked[start : start + BATCH]
+        depth = DEPTH + max(len(set(query.history)) for query in some)
+        for query, hits in zip(some, index.search_batch(some, depth, texts=False), strict=True):
+            ranked, had = [(hit.doc_id, hit.score) for hit in hits], set(query.history)
+            keep[query.query_id] = ranked[:DEPTH]
+            exclude[query.query_id] = [one for one in ranked if one[0] not in had][:DEPTH]
+    seconds = time.perf_counter() - began
+    found: dict[str, Any] = {"search_ms_per_query": round(1000 * seconds / len(asked), 2)}
+    for name, run in (("keep", keep), ("exclude", exclude)):
+        report = evaluate_run(run, judged, measures=LOG_MEASURES)
+        found[name] = {
+            measure: {"mean": round(one.mean, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
+            for measure, one in report.measures.items()
+        }
+    return found
+
+
+def partition_entropies(corpus: Corpus) -> dict[str, Any]:
+    """APE of codes of two levels, over what each user had in training; lower is better."""
+    vectors = make("dense").encode([document.content for document in corpus], "encoding items")
+    positives, found = corpus.sequences().each(), {}
+    for width in (16, 32, 64):
+        makers = {
+            "random": random_codes(len(corpus), 2, width, seed=0),
+            "k-means": HierarchicalKMeans(width=width, length=2, seed=0).fit(vectors),
+            "RQ-VAE": RQVAE(2, width, vectors.shape[1], seed=0).fit(vectors),
+        }
+        for name, codes in makers.items():
+            entropy = average_partition_entropy(codes, positives)
+            found[f"{name}, {width}"] = {"ape": round(entropy, 4), "codes": len(np.unique(codes, axis=0))}
+            print(name, width, found[f"{name}, {width}"], flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    main()
