@@ -1,11 +1,13 @@
-"""URI on a log: its figures, the entropy of its codes, its codes in other methods, and what its parts are worth.
+"""URI on a log or on texts: figures, entropy of the codes, the codes in other methods, and what the parts are worth.
 
     python benchmarks/uri.py amazon-beauty --parts sequential,general,ape --index /tmp/uri-index
     python benchmarks/uri.py amazon-beauty --parts given,renaming,without --index /tmp/uri-index
+    python benchmarks/uri.py scifact --parts text --set backend=torch [--split dev]
 
 `sequential` and `general` fit URI and search under each ranking; `sequential` leaves its index in the folder `--index`,
 and `given` (other methods with URI's codes), `renaming` and `without` (its parts left out) take the codes from there.
-`ape` learns codes of two levels at 16, 32 and 64 tokens and nothing else. `--users` draws so many of the split.
+`ape` learns codes of two levels at 16, 32 and 64 tokens and nothing else. `--users` draws so many of the split. `text`
+is for sets of texts: every ranking and beam, and questions with and without a twin among the training queries.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from recommendation import GENERAL, RESULTS, SYSTEMS, WRITER, figures, write
+from twins import groups as twins
+from two_stage import held_out
 
 import callslip
 from callslip.corpus.documents import Corpus
@@ -29,6 +33,10 @@ URI: dict[str, Any] = WRITER | {
     "width": 32, "length": 2, "batch_size": 512, "learning_rate": 2e-3, "level_epochs": 1, "level_learning_rate": 2e-3,
     "ranker_softmax": "shared",
 }  # fmt: skip
+TEXT: dict[str, Any] = {
+    "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "level_epochs": 3, "level_learning_rate": 2e-3,
+    "epochs": 8, "learning_rate": 2e-3, "ranker_epochs": 2,
+}  # fmt: skip
 OTHERS = ("dsi-semantic", "tiger", "deep-retrieval")
 
 
@@ -36,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", help="a folder in CALLSLIP_DATA")
     parser.add_argument("--parts", default="sequential,general,ape,given,renaming,without")
-    parser.add_argument("--index", type=Path, required=True, help="the folder of the sequential index")
+    parser.add_argument("--index", type=Path, default=Path("uri-index"), help="the folder of the sequential index")
     parser.add_argument("--split", default="test")
     parser.add_argument("--users", type=int)
     parser.add_argument("--rankings", default="union,sum,bucket")
@@ -44,6 +52,9 @@ def main() -> None:
     arguments = parser.parse_args()
     corpus = callslip.load_corpus(Path(os.environ.get("CALLSLIP_DATA", "../shared/data")) / arguments.log)
     values = parse_assignments(arguments.assignments)
+    if arguments.parts == "text":
+        texts(corpus, arguments.log, arguments.split, values)
+        return
     for part in arguments.parts.split(","):
         path = RESULTS / f"uri-{arguments.log}-{part}-{arguments.split}.json"
         for name, (method, settings) in systems(part, arguments.index).items():
@@ -57,6 +68,27 @@ def main() -> None:
                     row[ranking] = figures(index.adjust({"ranking": ranking}), asked, judged)
             print(part, name, {key: value for key, value in row.items() if key != "settings"}, flush=True)
             write(path, corpus, "systems", {name: row})
+
+
+def texts(corpus: Corpus, name: str, split: str, values: dict[str, Any]) -> None:
+    """Fit once, and search under each ranking with several beams."""
+    if split == "dev" and "dev" not in corpus.judgements:
+        corpus = held_out(corpus)
+    row, index = fitted(corpus, "uri", TEXT | values)
+    asked = list(corpus.judgements[split])
+    twin = twins(corpus, asked)[0] if split == "test" else np.zeros(len(asked), bool)
+    for ranking, beam in ((ranking, beam) for ranking in ("union", "sum", "bucket") for beam in (20, 100)):
+        index.adjust({"ranking": ranking, "beam": beam})
+        report = callslip.evaluate(index, corpus, split=split, measures=["nDCG@10", "R@100"])
+        each = np.array([report.per_query["nDCG@10"][query] for query in asked])
+        found = {measure: round(interval.mean, 4) for measure, interval in report.measures.items()}
+        interval = report.measures["nDCG@10"]
+        found |= {"low": round(interval.low, 4), "high": round(interval.high, 4)}
+        if twin.any():
+            found |= {"with a twin": round(each[twin].mean(), 4), "without": round(each[~twin].mean(), 4)}
+        row[f"{ranking}, beam {beam}"] = found
+        print(ranking, beam, found, flush=True)
+    write(RESULTS / f"uri-{name}-{split}.json", corpus, "systems", {"uri": row})
 
 
 def systems(part: str, index: Path) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -89,16 +121,18 @@ def fitted(corpus: Corpus, method: str, values: dict[str, Any]) -> tuple[dict[st
     index.fit(corpus)
     codes = index.identifiers.in_row_order()[1]
     sizes = np.unique(codes, axis=0, return_counts=True)[1]
-    return {
+    row = {
         "settings": index.describe()["settings"],
         "fit_seconds": round(time.perf_counter() - began, 1),
         "fit_cpu_seconds": round(time.process_time() - cpu, 1),
         "log": [record for record in index.log.records if "ape" in record] + index.log.records[-1:],
         "codes": len(sizes),
         "largest_bucket": int(sizes.max()),
-        "ape": round(average_partition_entropy(codes, corpus.sequences().each()), 4),
-        "ape_whole_log": round(average_partition_entropy(codes, corpus.sequences("test").each()), 4),
-    }, index
+    }
+    if index.reads_histories:
+        row["ape"] = round(average_partition_entropy(codes, corpus.sequences().each()), 4)
+        row["ape_whole_log"] = round(average_partition_entropy(codes, corpus.sequences("test").each()), 4)
+    return row, index
 
 
 def questions(corpus: Corpus, split: str, users: int | None) -> tuple[list[Any], dict[str, dict[str, int]]]:
