@@ -171,7 +171,7 @@ class URI(RankedRetriever):
     }
 
     def _fit(self, corpus: Corpus) -> None:
-        s = self.settings
+        s, self.ranker = self.settings, None
         self.check_seq2seq()
         self.read_corpus(corpus)
         given = self.given_codes(corpus)
@@ -201,9 +201,9 @@ class URI(RankedRetriever):
     def learn_codes(self, pairs: Pairs, length: int) -> np.ndarray:
         """A code for each item, [N, length], learned level by level."""
         s, count = self.settings, len(pairs.items)
-        codes = (
-            random_codes(count, length, s.width, seed=s.seed) if s.codes == "random" else np.zeros((count, 0), np.int64)
-        )
+        if s.codes == "random":
+            return random_codes(count, length, s.width, seed=s.seed)
+        codes = np.zeros((count, 0), np.int64)
         while codes.shape[1] < length:
             codes = np.column_stack([codes, self.learn_level(pairs, codes)])
         return codes
