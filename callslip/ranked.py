@@ -174,14 +174,40 @@ class RankedRetriever(GenerativeRetriever):
             checkpoints=self.checkpoints,
         )
 
+    def warm_up(self, pairs: Pairs, epochs: int) -> None:
+        """Of histories: the ranker alone."""
+        s = self.settings
+
+        def objective(numbers: np.ndarray, progress: float) -> dict[str, Tensor]:
+            return {"ranking": self.shared_ranking(self.read(pairs, numbers).vector, pairs.rows_of(numbers))}
+
+        if epochs and s.ranker_weight:
+            train(
+                self.model,
+                pairs.order,
+                objective,
+                epochs=epochs,
+                steps_per_epoch=len(pairs),
+                learning_rate=s.learning_rate,
+                weight_decay=s.weight_decay,
+                decay=False,
+                phase="warm-up",
+                log=self.log,
+                checkpoints=self.checkpoints,
+            )
+
+    def shared_ranking(self, query: Tensor, rows: np.ndarray) -> Tensor:
+        """Of histories: their vectors [n, D] and the rows of their items, told from items that the batch shares."""
+        negatives = 0 if self.settings.ranker_softmax == "full" else self.settings.ranker_negatives
+        return ranking_term(query, torch.from_numpy(rows).to(query.device), self.histories.items, negatives)
+
     def history_ranking(self, query: Tensor, rows: np.ndarray, others: np.ndarray) -> Tensor:
-        """Of histories: their vectors [n, D], the rows of their items, and negatives [n, M]."""
-        items, own, drawn = self.histories.items, torch.from_numpy(rows), torch.from_numpy(others)
-        own, drawn = own.to(query.device), drawn.to(query.device)
+        """Of histories: their vectors [n, D], the rows of their items, and negatives [n, M] of each."""
         if self.settings.ranker_softmax != "sampled":
-            shared = self.settings.ranker_negatives if self.settings.ranker_softmax == "shared" else 0
-            return ranking_term(query, own, items, shared)
-        return ranking(query, items(torch.cat([own[:, None], drawn], dim=1) + 1), drawn == own[:, None])
+            return self.shared_ranking(query, rows)
+        own, drawn = (torch.from_numpy(part).to(query.device) for part in (rows, others))
+        compared = self.histories.items(torch.cat([own[:, None], drawn], dim=1) + 1)
+        return ranking(query, compared, drawn == own[:, None])
 
     def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products of the ranker's vectors."""

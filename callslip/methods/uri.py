@@ -75,9 +75,13 @@ class URISettings(RankedSettings):
     evenness: Literal["prefix", "level"] = "prefix"
     """Where the tokens of a level are used evenly: among the items of each prefix, or of the level as a whole. In the
     second case a level can say the same as the level before it."""
-    later_levels: Literal["parted", "chance"] = "parted"
-    """How the second level and those after it begin: with scores that part the items of each prefix by the decoder's
-    states, or with chance, from which they may not find away."""
+    warmup_epochs: int = 2
+    """With histories: passes that train the ranker alone, before the first level: by it items can be parted."""
+    head_start: float = 0.2
+    """Share of a level's steps in which queries learn where their items are, before items follow their queries."""
+    begin: Literal["parted", "chance"] = "parted"
+    """How a level begins: with scores that part the items of each prefix by the decoder's states, or with chance, from
+    which it may not find away."""
     renaming: Literal["none", "uniform", "by-prefix"] = "none"
     """The last level's tokens, renamed at random after the codes are made: in the same way everywhere, or differently
     under each prefix. To see what consistent names are worth."""
@@ -96,8 +100,8 @@ class URISettings(RankedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, width=2, leaf=1, level_epochs=1, level_steps=0, level_learning_rate=0)
-        check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0)
+        check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, level_learning_rate=0)
+        check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0, head_start=0)
         if self.length is not None:
             check_range(self, length=1)
         if self.seq2seq_codes != "codebooks":
@@ -164,7 +168,7 @@ class URI(RankedRetriever):
     settings: URISettings
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 4, "level_epochs": 1, "ranker_epochs": 2},
-        "paper": {"evenness": "level", "later_levels": "chance", "balance_weight": 1.0},
+        "paper": {"evenness": "level", "begin": "chance", "warmup_epochs": 0, "head_start": 0.0, "balance_weight": 1.0},
         "random": {"codes": "random"},
         "no-adaptive": {"adaptive": False},
         "no-hard-negatives": {"hard_negatives": 0, "random_negatives": 10},
@@ -203,6 +207,8 @@ class URI(RankedRetriever):
         s, count = self.settings, len(pairs.items)
         if s.codes == "random":
             return random_codes(count, length, s.width, seed=s.seed)
+        if self.history is not None:
+            self.warm_up(pairs, s.warmup_epochs)
         codes = np.zeros((count, 0), np.int64)
         while codes.shape[1] < length:
             codes = np.column_stack([codes, self.learn_level(pairs, codes)])
@@ -225,7 +231,7 @@ class URI(RankedRetriever):
             tokens = self.distributions(pairs.items, codes).argmax(axis=1)
             return level_figures(groups, tokens, s.width) | pairs.entropy(np.column_stack([codes, tokens]))
 
-        if codes.shape[1] and s.later_levels == "parted":
+        if s.begin == "parted":
             self.part(pairs.items, codes)
         self._train_level(name, pairs, codes, even, watch)
         kept = self.checkpoints.recall(f"{name}: tokens") if self.checkpoints is not None else None
@@ -257,7 +263,12 @@ class URI(RankedRetriever):
             rows = pairs.rows_of(numbers)
             prefix = written[rows].to(device)
             item = self.logits(self.item_batch(pairs.items, rows), prefix)
-            terms = self.level_terms(self.logits(self.read(pairs, numbers), prefix), item, prefix)
+            read = self.read(pairs, numbers)
+            terms = self.level_terms(self.logits(read, prefix), item, prefix)
+            if progress < s.head_start:
+                del terms["m_step"]
+            if self.history is not None and s.ranker_weight:
+                terms["ranking"] = s.ranker_weight * self.shared_ranking(read.vector, rows)
             p, groups, some = item[-1].softmax(dim=1), even[rows], even[rows]
             if s.random_items:
                 other = self.logits(self.item_batch(pairs.items, strangers), written[strangers].to(device))[-1]

@@ -274,7 +274,7 @@ def test_a_part_that_is_left_out_has_no_term(small_corpus, values, gone):
 @pytest.mark.parametrize(
     "values",
     [
-        {"adaptive": False}, {"random_items": False}, {"evenness": "level"}, {"later_levels": "chance"},
+        {"adaptive": False}, {"random_items": False}, {"evenness": "level"}, {"begin": "chance"},
         {"hard_negatives": 0}, {"ranker_softmax": "full"}, {"ranker_softmax": "shared"},
     ],
     ids=str,
