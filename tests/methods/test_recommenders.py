@@ -151,3 +151,40 @@ def test_tiger_tells_items_of_a_code_apart_and_puts_a_new_one_beside_the_nearest
     assert index._place(np.array([99]), np.zeros(1)) == 0  # a token that nobody has
     shared = make("tiger", quick | {"width": 8, "length": 1, "collisions": "bucket"}).fit(log)
     assert shared.identifiers.length == 1 and shared.identifiers.unique <= 8
+
+
+@pytest.mark.parametrize("name", ["deep-retrieval", "sasrec"])
+def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(name, tmp_path, monkeypatch):
+    """Stopped in the middle of every phase; paths that were chosen already are not chosen again."""
+    from callslip.errors import TrainingStopped
+    from callslip.training import loop
+    from callslip.training.checkpoints import Checkpoints
+
+    log = small_log(users=30)
+    values = {"encoder": "scratch", "history_width": 16, "batch_size": 64, "epochs": 2}
+    if name == "deep-retrieval":
+        values |= {"decoder_width": 16, "width": 4, "length": 2, "rounds": 1, "round_epochs": 2}
+    whole = make(name, values).fit(log)
+    step, seen = loop._step, []
+
+    def stopping(*arguments):
+        done = step(*arguments)
+        seen.append(1)
+        if len(seen) in (2, 8):
+            keep.stop.signal = 15
+        return done
+
+    monkeypatch.setattr(loop, "_step", stopping)
+    stops = 0
+    while True:
+        keep = Checkpoints(tmp_path / "training", resume=stops > 0, every=0.0)
+        try:
+            index = make(name, values).fit(log, keep)
+            break
+        except TrainingStopped:
+            stops += 1
+    assert stops >= 1
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, index.model.state_dict()[key]), key
+    if name == "deep-retrieval":
+        assert (whole.identifiers.codes == index.identifiers.codes).all()
