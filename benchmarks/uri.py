@@ -34,8 +34,8 @@ URI: dict[str, Any] = WRITER | {
     "ranker_softmax": "shared",
 }  # fmt: skip
 TEXT: dict[str, Any] = {
-    "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "level_epochs": 3, "level_learning_rate": 2e-3,
-    "epochs": 8, "learning_rate": 2e-3, "ranker_epochs": 2,
+    "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "pseudo_queries": ("title",), "level_epochs": 8,
+    "level_learning_rate": 2e-3, "epochs": 12, "learning_rate": 2e-3, "ranker_epochs": 3,
 }  # fmt: skip
 OTHERS = ("dsi-semantic", "tiger", "deep-retrieval")
 
