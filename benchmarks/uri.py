@@ -30,8 +30,8 @@ from callslip.methods import make
 from callslip.settings import describe, parse_assignments
 
 URI: dict[str, Any] = WRITER | {
-    "width": 32, "length": 2, "batch_size": 512, "learning_rate": 2e-3, "level_epochs": 1, "level_learning_rate": 2e-3,
-    "ranker_softmax": "shared",
+    "width": 32, "length": 2, "batch_size": 512, "learning_rate": 2e-3, "epochs": 4, "warmup_epochs": 1,
+    "level_epochs": 1, "level_learning_rate": 2e-3, "ranker_softmax": "shared",
 }  # fmt: skip
 TEXT: dict[str, Any] = {
     "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "pseudo_queries": ("title",), "level_epochs": 8,
