@@ -10,6 +10,7 @@ of all the decoder learns to write whole codes, and a ranker learns to order wha
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -73,15 +74,15 @@ class URISettings(RankedSettings):
     random_items: bool = True
     """Whether random items, as many as the pairs of a batch, join commitment and balance."""
     evenness: Literal["prefix", "level"] = "prefix"
-    """Where the tokens of a level are used evenly: among the items of each prefix, or of the level as a whole. In the
-    second case a level can say the same as the level before it."""
+    """Where tokens are used evenly: among the items of each prefix, or of the level, which may then repeat the last."""
+    slack: float = 1.0
+    """How many items a token may be given, as a multiple of its even share."""
     warmup_epochs: int = 2
     """With histories: passes that train the ranker alone, before the first level: by it items can be parted."""
     head_start: float = 0.2
     """Share of a level's steps in which queries learn where their items are, before items follow their queries."""
     begin: Literal["parted", "chance"] = "parted"
-    """How a level begins: with scores that part the items of each prefix by the decoder's states, or with chance, from
-    which it may not find away."""
+    """How a level begins: with scores that part the items of each prefix by the decoder's states, or with chance."""
     renaming: Literal["none", "uniform", "by-prefix"] = "none"
     """The last level's tokens, renamed at random after the codes are made: in the same way everywhere, or differently
     under each prefix. To see what consistent names are worth."""
@@ -101,7 +102,7 @@ class URISettings(RankedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, level_learning_rate=0)
-        check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0, head_start=0)
+        check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0, head_start=0, slack=1)
         if self.length is not None:
             check_range(self, length=1)
         if self.seq2seq_codes != "codebooks":
@@ -234,13 +235,13 @@ class URI(RankedRetriever):
         if s.begin == "parted":
             self.part(pairs.items, codes)
         self._train_level(name, pairs, codes, even, watch)
-        kept = self.checkpoints.recall(f"{name}: tokens") if self.checkpoints is not None else None
-        if kept is not None:
+        kept = self.checkpoints and self.checkpoints.recall(f"{name}: tokens")
+        if kept:
             return kept["tokens"]
         p, tokens = self.distributions(pairs.items, codes), np.zeros(len(codes), np.int64)
         for group in range(int(even.max()) + 1):
             own = np.flatnonzero(even == group)
-            tokens[own] = balanced_assignment(p[own])
+            tokens[own] = balanced_assignment(p[own], math.ceil(s.slack * -(-len(own) // s.width)))
         if self.checkpoints is not None:
             self.checkpoints.remember(f"{name}: tokens", tokens=tokens)
         return tokens
@@ -249,8 +250,8 @@ class URI(RankedRetriever):
         """A batch holds pairs and as many random items; those of few prefixes only, so that of each there are enough to
         tell how evenly its tokens are used."""
         s, written, members = self.settings, torch.from_numpy(codes), batches.Members(even)
-        device, steps = next(self.model.parameters()).device, s.level_epochs * len(pairs)
-        rounds = max(1, -(-s.level_steps // steps))
+        device = next(self.model.parameters()).device
+        rounds = max(1, -(-s.level_steps // (s.level_epochs * len(pairs))))
 
         def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             rng = np.random.default_rng([s.seed, epoch, 1])
