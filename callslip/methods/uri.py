@@ -84,8 +84,7 @@ class URISettings(RankedSettings):
     begin: Literal["parted", "chance"] = "parted"
     """How a level begins: with scores that part the items of each prefix by the decoder's states, or with chance."""
     renaming: Literal["none", "uniform", "by-prefix"] = "none"
-    """The last level's tokens, renamed at random after the codes are made: in the same way everywhere, or differently
-    under each prefix. To see what consistent names are worth."""
+    """The last level's tokens, renamed at random when codes are made: alike everywhere, or differently by prefix."""
     decoder_width: int = 96
     """Width of the decoder."""
     learning_rate: float = 1e-3
@@ -205,12 +204,12 @@ class URI(RankedRetriever):
 
     def learn_codes(self, pairs: Pairs, length: int) -> np.ndarray:
         """A code for each item, [N, length], learned level by level."""
-        s, count = self.settings, len(pairs.items)
+        s = self.settings
         if s.codes == "random":
-            return random_codes(count, length, s.width, seed=s.seed)
+            return random_codes(len(pairs.items), length, s.width, seed=s.seed)
         if self.history is not None:
             self.warm_up(pairs, s.warmup_epochs)
-        codes = np.zeros((count, 0), np.int64)
+        codes = np.zeros((len(pairs.items), 0), np.int64)
         while codes.shape[1] < length:
             codes = np.column_stack([codes, self.learn_level(pairs, codes)])
         return codes
@@ -219,8 +218,8 @@ class URI(RankedRetriever):
         """A record of the codes in the log: how many there are, and their entropy beside that of random codes."""
         chance = pairs.entropy(random_codes(len(codes), len(widths), widths, seed=self.settings.seed))
         figures = {f"{name}_random": value for name, value in chance.items()} | pairs.entropy(codes)
-        assert self.log is not None
-        self.log.add(phase="codes", epoch=0, seconds=0.0, unique_codes=len(np.unique(codes, axis=0)), **figures)
+        count = len(np.unique(codes, axis=0))
+        cast(TrainingLog, self.log).add(phase="codes", epoch=0, seconds=0.0, unique_codes=count, **figures)
 
     def learn_level(self, pairs: Pairs, codes: np.ndarray) -> np.ndarray:
         """The next token of every item, [N], given the earlier ones, [N, l - 1]."""
@@ -352,7 +351,7 @@ class URI(RankedRetriever):
             yield self.model.hidden(self.item_batch(items, rows), prefix)[:, -1]
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        """The tokens that the decoder finds most probable: a new item is not turned away where a leaf is full."""
+        """The tokens that the decoder finds most probable, also where a leaf is full."""
         if self.settings.codes == "random":
             return super().assign(documents, vectors)  # it refuses
         if self.history is None:
