@@ -59,7 +59,8 @@ class GenerativeRetriever(WriterRetriever):
         self.check_seq2seq()
         self.log = None
         self.read_corpus(corpus)
-        codes = self.make_codes(corpus)
+        given = self.given_codes(corpus)
+        codes = self.make_codes(corpus) if given is None else given
         self.identifiers = Identifiers(corpus.doc_ids, codes)
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(self.settings.seed)
@@ -81,6 +82,13 @@ class GenerativeRetriever(WriterRetriever):
             self.vectors = interaction_vectors(training_sequences(corpus), len(corpus), s.seed)
         if kind != "text":
             self.history = HistoryShape.of(s, kind, self.vectors, texts)
+
+    def given_codes(self, corpus: Corpus) -> np.ndarray | None:
+        """The codes of the index that the settings name, [N, L]; none if they name none."""
+        from callslip.storage.given import given_codes
+
+        self.maker = None  # nothing here could code a new document as that index would
+        return None if self.settings.codes_from is None else given_codes(self.settings.codes_from, corpus.doc_ids)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         """A code for each document of the corpus, [N, L]."""

@@ -24,6 +24,8 @@ class GenerativeSettings(HistorySettings):
     beside the term that trains the codes; 0 leaves it out."""
     history_weight: float = 1.0
     """With histories: what an inner product of 1 is worth in log-probability, under `ranking=sum`."""
+    codes_from: str | None = None
+    """A saved index whose codes are taken instead of the method's own; every document must be in it."""
     encoder: str = "minilm"
     """minilm (embedded), granite, or any Hugging Face encoder by name or path."""
     train_encoder: Literal["none", "top", "all"] = "none"

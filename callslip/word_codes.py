@@ -51,6 +51,11 @@ class WordCodeSettings(GenerativeSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.codes_from is not None:
+            raise BadSetting(
+                "setting 'codes_from': this method makes its own codes, of words",
+                "Leave it out, or use it with uri or dsi-semantic.",
+            )
         check_range(self, length=1, vocabulary=1)
         if self.train_encoder != "none":
             raise BadSetting("setting 'train_encoder': words are embedded by the encoder as it is", "Leave it out.")

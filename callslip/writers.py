@@ -233,7 +233,7 @@ class WriterRetriever(Retriever):
 
         self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
-        maker = self.code_maker(len(self.vectors))
+        maker = self.code_maker(len(self.vectors)) if self.settings.codes_from is None else None
         self.maker = None if maker is None else maker.from_state(load_arrays(folder / CLUSTERS))
         if self.settings.seq2seq is not None:
             self.model = T5CodeWriter.load(folder / T5)

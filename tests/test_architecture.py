@@ -29,6 +29,7 @@ LAYERS = {
     "vectors": 4,
     "recommender": 4,
     "word_codes": 4.5,
+    "ranked": 4.5,
     "methods": 5,
     "evaluation": 5,
     "api": 6,

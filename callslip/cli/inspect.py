@@ -38,11 +38,18 @@ def inspect(
     verdict = doctor.verdict(findings)
     if as_json:
         whole = {"verdict": verdict, "findings": [vars(f) for f in findings], "figures": figures.to_dict()}
+        if entropy := _entropy(path):
+            whole["partition_entropy"] = entropy
         typer.echo(json.dumps(whole, indent=2))
         return
     _show(figures, findings, verdict)
     _show_use(figures)
     if path.is_dir():
+        if entropy := _entropy(path):
+            typer.echo(
+                f"average partition entropy {entropy['ape']:.3f}; of random codes {entropy['ape_random']:.3f}: how "
+                "widely the codes scatter what belongs to one training query, less is better"
+            )
         _show_words(path, identifiers)
         if depth:
             _show_tree(path, identifiers, prefix, depth, branches)
@@ -128,6 +135,21 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
 
     show(len(start) - 1, trie.node_of(start), start, 0)
     home.close()
+
+
+def _entropy(path: Path) -> dict[str, float]:
+    """The average partition entropy of a saved index's codes and of random ones, if its training measured them."""
+    from callslip.storage.folder import generation_name, read_manifest
+
+    if not path.is_dir():
+        return {}
+    current = path / generation_name(read_manifest(path, verify=False)["generation"])
+    for log in sorted(current.rglob("training.jsonl")):
+        for line in log.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            if "ape_random" in record:
+                return {name: record[name] for name in ("ape", "ape_random")}
+    return {}
 
 
 def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None:

@@ -77,3 +77,13 @@ def use_of_codes(codes: np.ndarray) -> dict[str, Any]:
     """What is watched while codes move: how many there are, and how unevenly documents are shared out over them."""
     _, sizes = np.unique(codes, axis=0, return_counts=True)
     return {"unique_codes": len(sizes), "gini": round(gini(sizes), 4), "largest_bucket": int(sizes.max())}
+
+
+def renamed(codes: np.ndarray, how: str, width: int, seed: int = 0) -> np.ndarray:
+    """Codes [N, L] with the last level's tokens renamed at random: in the same way everywhere (`uniform`), or under
+    each prefix differently (URI's Table 3). The documents of a bucket stay together."""
+    rng, changed = np.random.default_rng(seed), codes.copy()
+    groups = prefix_groups(codes[:, :-1])
+    names = np.stack([rng.permutation(width) for _ in range(1 if how == "uniform" else int(groups.max()) + 1)])
+    changed[:, -1] = names[0 if how == "uniform" else groups, codes[:, -1]]
+    return changed

@@ -44,6 +44,9 @@ METHODS: dict[str, Method] = {
     "genret": Method("genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents"),
     "asi": Method("asi:ASI", "codes and the decoder that writes them learned at once", {"criteria_weight": 0.0}),
     "asi++": Method("asi:ASI", "the same, with criteria that spread the codes evenly"),
+    "uri": Method(
+        "uri:URI", "codes that the decoder itself builds from queries and items, level by level, and a ranker"
+    ),
     "glen": Method("glen:GLEN", "codes of words that the model itself writes, searched exactly by one table"),
     "popularity": Method("popularity:Popularity", "logs: what most users had, the same for everybody"),
     "item-knn": Method("item_knn:ItemKNN", "logs: items that the same users had, nothing trained"),

@@ -107,16 +107,17 @@ class DeepRetrieval(GenerativeRetriever):
 
     def _fit(self, corpus: Corpus) -> None:
         self.check_seq2seq()
-        self.log, self.maker = None, None
+        self.log = None
         self.read_corpus(corpus)
-        s = self.settings
+        s, given = self.settings, self.given_codes(corpus)
         length = s.length or levels_for(len(corpus), s.width, s.leaf)
-        codes = random_codes(len(corpus), length, s.width, seed=s.seed)
+        codes = random_codes(len(corpus), length, s.width, seed=s.seed) if given is None else given
+        widths = [s.width] * length if given is None else [int(top) + 1 for top in given.max(axis=0)]
         with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
             torch.manual_seed(s.seed)
-            self.model = self.new_model([s.width] * length)
+            self.model = self.new_model(widths, with_end=bool((codes < 0).any()))
             examples, rows = self.examples(corpus)
-            for number in range(s.rounds):
+            for number in range(s.rounds if given is None else 0):  # paths that are given stay
                 self._train_for(s.round_epochs, f"round {number + 1}", examples, codes, rows)
                 codes = self._choose(examples, rows, codes, number)
             self._train_for(s.epochs, "training the decoder", examples, codes, rows)

@@ -90,6 +90,10 @@ class GenRetSettings(GenerativeSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.codes_from is not None:
+            raise BadSetting(
+                "setting 'codes_from': GenRet learns its codes", "Leave it out, or use it with uri or dsi-semantic."
+            )
         check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, level_learning_rate=0)
         check_range(self, sinkhorn_iterations=1)
         check_range(self, reconstruction_weight=0, commitment_weight=0, retrieval_weight=0)

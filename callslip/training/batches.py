@@ -50,3 +50,20 @@ def by_group(
         picked = np.array([texts[row][rng.integers(len(texts[row]))] for row in order], dtype=np.int64)
         for start in range(0, len(order), batch_size):
             yield order[start : start + batch_size], picked[start : start + batch_size]
+
+
+class Members:
+    """Which items are in which group, to draw from a few groups at a time."""
+
+    def __init__(self, groups: np.ndarray) -> None:
+        """`groups` [N] numbers them from 0."""
+        self.order = np.argsort(groups, kind="stable")
+        self.sizes = np.bincount(groups)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+
+    def draw(self, count: int, piece: int, rng: np.random.Generator) -> np.ndarray:
+        """`count` items, `piece` of one group after the other: groups come up as often as they have items, and so does
+        every item."""
+        groups = rng.choice(len(self.sizes), -(-count // piece), p=self.sizes / self.sizes.sum())
+        each = np.repeat(groups, piece)[:count]
+        return self.order[self.starts[each] + rng.integers(0, self.sizes[each])]

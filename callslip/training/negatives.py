@@ -118,3 +118,26 @@ def _some(among: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
         return rng.permutation(among)[:wanted]
     picked = np.unique(rng.integers(0, among, 2 * wanted))  # drawing beats shuffling where there is much to draw from
     return rng.permutation(picked)[:wanted] if len(picked) >= wanted else rng.permutation(among)[:wanted]
+
+
+class Siblings:
+    """Documents of sibling leaves: they share all tokens of a code but the last."""
+
+    def __init__(self, identifiers: Identifiers) -> None:
+        low, high = _prefix_bounds(identifiers.codes)
+        self._rows = identifiers.rows
+        place = np.empty(len(identifiers), dtype=np.int64)
+        place[identifiers.rows] = np.arange(len(identifiers))
+        self._parent = low[-2][place], high[-2][place]
+        self._leaf = low[-1][place], high[-1][place]
+
+    def draw(self, rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """For each row `count` documents of its sibling leaves, [n, count]; any others where it has none."""
+        first, stop = (bound[rows][:, None] for bound in self._leaf)
+        low, high = (bound[rows][:, None] for bound in self._parent)
+        alone = high - low == stop - first
+        low, high = np.where(alone, 0, low), np.where(alone, len(self._rows), high)
+        beside = (high - low) - (stop - first)
+        picked = low + rng.integers(0, np.where(beside > 0, beside, high - low), (len(rows), count))
+        # Past the document's own leaf, unless there is no other in the whole table.
+        return self._rows[np.where((picked >= first) & (beside > 0), picked + stop - first, picked)]
