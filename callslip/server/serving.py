@@ -55,7 +55,7 @@ class Served:
         return (found["index"], found["generation"]) != (held["index"], held["generation"])
 
     def renew(self) -> bool:
-        """Take what is in the folder now, if it is newer. Waits for our own writes: what they make is in use already."""
+        """Take what is in the folder now, if it is newer. Waits for our own writes: what they make is in use."""
         with self._writing:
             if not self.newer:
                 return False
