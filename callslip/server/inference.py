@@ -86,6 +86,7 @@ class Inference:
         self.retriever_of, self.limits, self.on_batch = retriever_of, limits, on_batch
         self._waiting: deque[Job] = deque()
         self._queued = 0
+        self._pace = 0.0  # seconds that a query took lately
         self._condition = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="callslip-inference", daemon=True)
@@ -98,7 +99,8 @@ class Inference:
 
     @property
     def full(self) -> bool:
-        return self._queued >= self.limits.queue
+        """Whether one more would find no room, or would wait for half its time: then it had better come back."""
+        return self._queued >= self.limits.queue or self._queued * self._pace > self.limits.deadline / 2
 
     def stop(self) -> None:
         """Answer what waits with an error, and end the thread."""
@@ -120,7 +122,7 @@ class Inference:
         job = Job(deadline, loop.create_future(), loop, asked, queries, filter, call)
         with self._condition:
             # An empty queue takes one request of any size.
-            if self._stopping or (self._queued and self._queued + job.size > self.limits.queue):
+            if self._stopping or (self._queued and (self.full or self._queued + job.size > self.limits.queue)):
                 raise Busy
             self._waiting.append(job)
             self._queued += job.size
@@ -135,7 +137,9 @@ class Inference:
             except BaseException as error:  # the thread must live, whatever a request does
                 for job in batch:
                     job.settle(error=error)
-            self.on_batch(sum(job.size for job in batch), time.monotonic() - began)
+            size, took = sum(job.size for job in batch), time.monotonic() - began
+            self._pace += 0.2 * (took / size - self._pace)
+            self.on_batch(size, took)
 
     def _next(self) -> list[Job]:
         """The oldest job, and all that wait and ask alike, up to a batch; nothing when it is time to stop."""

@@ -98,6 +98,28 @@ def test_a_full_queue_refuses_and_recovers(gated):
     asyncio.run(run())
 
 
+def test_who_would_wait_too_long_is_refused_at_once(gated):
+    """Sixty-four that wait are too many for a model that takes a second for each."""
+    retriever, start = gated
+
+    async def run():
+        inference = start(queue=64, deadline=10.0)
+        first = ask(inference, "a")
+        await asyncio.to_thread(begun, retriever)
+        inference._pace = 1.0
+        waiting = [ask(inference, str(number)) for number in range(6)]
+        assert inference.full
+        with pytest.raises(Busy):
+            ask(inference, "one more")
+        for _ in range(3):
+            retriever.go.release()
+        await first.answer
+        assert [await job.answer for job in waiting] == [[[str(number)]] for number in range(6)]
+        assert not inference.full and inference._pace < 1.0
+
+    asyncio.run(run())
+
+
 def test_an_empty_queue_takes_a_request_of_any_size(gated):
     retriever, start = gated
 
