@@ -197,11 +197,12 @@ class GenerativeRetriever(WriterRetriever):
             checkpoints=self.checkpoints,
         )
 
-    def noisy(self, batch: Any) -> Any:
-        """Vectors with the random vectors that training adds; token ids and histories as they are."""
+    def noisy(self, batch: Any, noise: float | None = None) -> Any:
+        """Vectors with the random vectors that training adds (of length `noise`, or the setting's); token ids and
+        histories as they are."""
         import torch
 
-        noise = self.settings.noise
+        noise = self.settings.noise if noise is None else noise
         if not noise or not isinstance(batch, torch.Tensor) or not batch.is_floating_point():
             return batch
         return batch + noise * torch.randn_like(batch) / batch.shape[1] ** 0.5

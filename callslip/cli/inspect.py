@@ -99,15 +99,14 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
     from callslip.storage.documents import StoredDocuments
     from callslip.storage.home import Home
 
-    home = Home.open(path, verify=False)
-    documents, trie = StoredDocuments(home.store, home.sequence), identifiers.trie()
-    start = text_to_code(prefix)
+    trie, start = identifiers.trie(), text_to_code(prefix)
     if len(start) > identifiers.length or trie.node_of(start) < 0:
         raise BadSetting(f"no code begins with {prefix!r}", "Give tokens that are shown by `callslip inspect DIR`.")
+    home = Home.open(path, verify=False)
+    documents, gone = StoredDocuments(home.store, home.sequence), set(home.store.deleted())
 
     def texts(positions: slice, most: int) -> list[str]:
         step = max(1, (positions.stop - positions.start) // most)
-        gone = set(home.store.deleted())
         rows = [int(row) for row in identifiers.rows[positions][::step] if int(home.sequence[row]) not in gone]
         return [document.content for document in documents.rows(rows)]
 

@@ -305,7 +305,7 @@ class ASI(GenerativeRetriever):
             terms = self.code_terms(query, document, progress * s.epochs)
             if s.generation_weight:
                 code = self.indexed.codes(answer)
-                logits = self.indexed(blurred(asked, s.noise), code)
+                logits = self.indexed(self.noisy(asked), code)
                 terms["generation"] = s.generation_weight * generation_loss(logits, code)
             return terms
 
@@ -341,11 +341,13 @@ class ASI(GenerativeRetriever):
         s, model = self.settings, self.indexed
         weight = criteria_weight(epochs_done, s.criteria_start, s.criteria_weight) if s.criteria_weight else 0.0
         used = s.criteria if weight else ()
-        query = blurred(query, s.code_noise)
-        mean_query, mean_doc = model.represent(query), model.represent(document)
-        e_query, e_doc = mean_query, mean_doc
+        query = self.noisy(query, s.code_noise)
         if "information" in used:
-            e_query, (e_doc, mean, log_variance) = model.sample(query)[0], model.sample(document)
+            e_query, mean_query, _ = model.sample(query)
+            e_doc, mean_doc, log_variance = model.sample(document)
+        else:
+            e_query, e_doc = model.represent(query), model.represent(document)
+            mean_query, mean_doc = e_query, e_doc
         p_query, p_doc = self.indexer(e_query), self.indexer(e_doc)
         terms = {"contrastive": discrete_contrastive(p_query, p_doc, s.margin)}
         if "density" in used:
@@ -354,7 +356,7 @@ class ASI(GenerativeRetriever):
         if "bottleneck" in used:
             terms["bottleneck"] = weight * bottleneck(mean_query, mean_doc, s.gamma, s.temperature)
         if "information" in used:
-            terms["information"] = weight * information_bottleneck(mean, log_variance, s.beta)
+            terms["information"] = weight * information_bottleneck(mean_doc, log_variance, s.beta)
         error = self.indexer.quantisation(e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
@@ -393,8 +395,3 @@ class ASI(GenerativeRetriever):
                 known[known] = live[-1][leaves[known]]
             found.append(Beams(leaves[known], beams.scores[known], beams.levels[known], beams.codes[known]))
         return found
-
-
-def blurred(vectors: Tensor, noise: float) -> Tensor:
-    """Vectors [B, D] with a random vector of that length added to each."""
-    return vectors + noise * torch.randn_like(vectors) / vectors.shape[1] ** 0.5 if noise else vectors
