@@ -35,7 +35,7 @@ class WordCodeSettings(GenerativeSettings):
 
     length: int = 16
     """Words of a code. The paper's 3 suits models that are trained for long; a short training wants more."""
-    vocabulary: int | None = 4096
+    vocabulary: int | None = None
     """Word pieces that may be written: those with a letter that occur in most documents; none is all of the corpus."""
     feedback: Literal["hidden", "token"] = "hidden"
     """What the decoder is fed: its last hidden state, or the word it wrote; then search is by beam, never exact."""

@@ -1,14 +1,34 @@
-"""A first way to part the documents of each prefix: linear scores by which a level's training can begin."""
+"""First ways to part the documents of each prefix, by which a level's training can begin: linear scores, or even
+clusters."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import group_means
 from callslip.identifiers.kmeans import cluster_centres
 
 SPREAD = 2.0
 """Of the first scores inside a prefix: their standard deviation over tokens, so that none is certain of itself."""
+
+SHARPNESS = 20.0
+"""What squared distances of unit vectors are multiplied by, where nearness becomes the probability of a cluster."""
+
+
+def even_clusters(vectors: np.ndarray, groups: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
+    """Which of k clusters of its group each document is in, [N]: k-means of unit vectors, and no cluster has more than
+    its share of the group; who finds the nearest one full goes to the next."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = (vectors / np.maximum(lengths, 1e-9)).astype(np.float32)
+    found = np.zeros(len(unit), np.int64)
+    for group in range(int(groups.max(initial=-1)) + 1):
+        own = np.flatnonzero(groups == group)
+        centres = cluster_centres(unit[own], k, seed)
+        distance = (centres**2).sum(axis=1) - 2 * unit[own] @ centres.T  # and 1, for all alike
+        near = np.exp(SHARPNESS * (distance.min(axis=1, keepdims=True) - distance))
+        found[own] = balanced_assignment(near / near.sum(axis=1, keepdims=True), -(-len(own) // len(centres)))
+    return found
 
 
 def parting_scores(states: np.ndarray, groups: np.ndarray, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from callslip.corpus.documents import Corpus
+from callslip.errors import BadSetting
 from callslip.identifiers.keywords import Within, corpus_vocabulary, keyword_codes
 from callslip.identifiers.table import Identifiers
 from callslip.model.pieces import EncoderPieces, encoder_pieces, linear_map, plain, spread
@@ -45,17 +46,20 @@ class GLENSettings(WordCodeSettings):
     in the encoder's own `table` of word pieces, to which a linear map then takes the texts."""
     train_words: bool = False
     """Whether the words' embeddings are trained, too. In a short training a few words then draw all documents."""
+    strengths: bool = True
+    """Whether a query's levels begin the stronger, the more documents' words weigh there on the whole: the first words
+    of a code are its heaviest. Otherwise all levels begin alike."""
     keyword_epochs: int = 1
     """Passes of the keyword phase; 0 leaves it out."""
     keyword_learning_rate: float = 2e-5
     """Peak learning rate of the keyword phase."""
     epochs: int = 3
     """Passes of the refinement phase; the temperature falls with each."""
-    learning_rate: float = 5e-5
+    learning_rate: float = 1e-4
     """Peak learning rate of the refinement phase."""
     noise: float = 0.1
     """Length of the random vector added to each text's unit vector in training; documents in refinement have none."""
-    epoch_pairs: int | None = 2000
+    epoch_pairs: int | None = 4000
     """Training texts drawn for each pass, of both phases; none is all of them."""
     batch_size: int = 128
     """Examples per step."""
@@ -65,14 +69,18 @@ class GLENSettings(WordCodeSettings):
     """Layers of the decoder."""
     pairwise_weight: float = 1.0
     """Weight of the pairwise ranking loss."""
-    pointwise_weight: float = 0.05
+    ranking_temperature: float = 10.0
+    """What relevances are divided by in the pairwise loss. They grow with `length`; where they are many times larger
+    than 1, a query learns from its worst mistake alone."""
+    pointwise_weight: float = 0.001
     """Weight of the pointwise retrieval loss."""
     distance_weight: float = 0.5
     """Weight, inside the pointwise loss, of the distance of identifier weights."""
     annealing: bool = True
     """Whether the temperature of Eq. 6 falls from 1; otherwise it is 1e-5 from the start."""
     support: int | None = 8
-    """Words that the softmax of Eq. 6 runs over: a document's likeliest when the epoch began; none is all."""
+    """Words that a document chooses from in refinement, and the softmax of Eq. 6 runs over: its likeliest at each level
+    when the epoch began; none is all."""
     negatives: int = 1
     """Hard negatives of each example at each step; those of the whole batch are shared."""
     negatives_by: Literal["prefix", "random"] = "prefix"
@@ -82,6 +90,8 @@ class GLENSettings(WordCodeSettings):
         super().__post_init__()
         check_range(self, keyword_epochs=0, keyword_learning_rate=0, epoch_pairs=1)
         check_range(self, pairwise_weight=0, pointwise_weight=0, distance_weight=0, support=1, negatives=0)
+        if self.ranking_temperature <= 0:
+            raise BadSetting(f"setting 'ranking_temperature' is {self.ranking_temperature}", "Use more than 0.")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -100,7 +110,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 5e-5,
         "weight_decay": 1e-4,
         "epoch_pairs": None,
+        "ranking_temperature": 1.0,
         "pointwise_weight": 0.5,
+        "strengths": False,
         "support": None,
         "negatives": 8,
     },
@@ -257,7 +269,10 @@ class GLEN(WordCodeRetriever):
         model = self.writer(self._shape)
         model.embeddings.requires_grad_(s.train_words)
         model.begin_with(begin, self.vectors.mean(axis=0), None if table is None else linear_map(encoded, table))
-        return model.to(best_device(s.device)).eval()
+        model = model.to(best_device(s.device)).eval()
+        if s.strengths:
+            model.begin_strengths(self.vectors)
+        return model
 
     def writer(self, shape: dict[str, Any]) -> LexicalWriter:  # type: ignore[override]
         from callslip.model.lexical import LexicalWriter
@@ -335,10 +350,11 @@ class GLEN(WordCodeRetriever):
         """Eq. 8 for queries [Bq, dim] and documents [Bd, dim]; `own` [Bq] is each query's document, `positives`
         [Bq, Bd] marks all that answer it, `words` [Bd, L, S] are the documents' likeliest."""
         s, model, terms = self.settings, self.model, {}
-        h_query, h_doc = model.states(query), model.states(docs, documents=True)
+        h_query, h_doc = model.states(query), model.states(docs, documents=True, among=words)
         if s.pairwise_weight:
             r_doc = identifier_embedding(h_doc, model.embeddings, temperature, words)
-            terms["pairwise"] = s.pairwise_weight * pairwise_ranking(relevance(h_query, r_doc), positives)
+            scores = relevance(h_query, r_doc) / s.ranking_temperature
+            terms["pairwise"] = s.pairwise_weight * pairwise_ranking(scores, positives)
         if s.pointwise_weight:
             h_doc = h_doc[own]
             code = model.logits(h_doc.detach()).argmax(-1)

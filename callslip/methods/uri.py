@@ -12,27 +12,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.errors import BadSetting
 from callslip.generative import Inputs
 from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import level_figures, prefix_groups, renamed
-from callslip.identifiers.parting import parting_scores
+from callslip.identifiers.parting import even_clusters, parting_scores
 from callslip.identifiers.table import Identifiers
+from callslip.methods.uri_settings import URISettings
 from callslip.model.items import HistoryWriter
 from callslip.model.seq2seq import CodeWriter
 from callslip.model.tuned import TunedWriter
 from callslip.model.unified import UnifiedWriter
-from callslip.ranked import Pairs, RankedRetriever, RankedSettings
-from callslip.settings import check_range
+from callslip.ranked import Pairs, RankedRetriever
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
@@ -43,69 +42,6 @@ PIECE = 4
 """Random items of one prefix in a batch, for each token of a level."""
 SMALLEST = 1e-9
 """Probabilities are no less than this where their logarithm is taken."""
-
-
-@dataclass(frozen=True)
-class URISettings(RankedSettings):
-    """URI's own: the codes, the training of a level, the ranker, and the parts that can be left out."""
-
-    codes: Literal["learned", "random"] = "learned"
-    """Learned codes, or random ones as a control, which have the final fit and the ranker only."""
-    width: int = 32
-    """Tokens per level (K)."""
-    length: int | None = None
-    """Levels; none is as many as leave about `leaf` documents to a code."""
-    leaf: int = 12
-    """Documents to aim at per code when `length` is not given; the paper advises 10 to 100."""
-    level_epochs: int = 3
-    """Passes over the training pairs for each level."""
-    level_learning_rate: float = 1e-3
-    """Peak learning rate of a level; `learning_rate` is that of the final fit."""
-    level_steps: int = 100
-    """Steps of each level, at least: a small corpus comes round more often in an epoch."""
-    commitment_weight: float = 1.0
-    """Of the entropy of each item's distribution; 0 leaves it out."""
-    balance_weight: float = 3.0
-    """Of the even use of tokens; 0 leaves it out."""
-    memory_weight: float = 1.0
-    """Of the tokens of earlier levels, which must not be forgotten; 0 leaves it out."""
-    adaptive: bool = True
-    """Whether tokens that are used too much or too little weigh more in the balance."""
-    random_items: bool = True
-    """Whether random items, as many as the pairs of a batch, join commitment and balance."""
-    evenness: Literal["prefix", "level"] = "prefix"
-    """Where tokens are used evenly: among the items of each prefix, or of the level, which may then repeat the last."""
-    slack: float = 1.0
-    """How many items a token may be given, as a multiple of its even share."""
-    warmup_epochs: int = 2
-    """With histories: passes that train the ranker alone, before the first level: by it items can be parted."""
-    head_start: float = 0.2
-    """Share of a level's steps in which queries learn where their items are, before items follow their queries."""
-    begin: Literal["parted", "chance"] = "parted"
-    """How a level begins: with scores that part the items of each prefix by the decoder's states, or with chance."""
-    renaming: Literal["none", "uniform", "by-prefix"] = "none"
-    """The last level's tokens, renamed at random when codes are made: alike everywhere, or differently by prefix."""
-    decoder_width: int = 96
-    """Width of the decoder."""
-    learning_rate: float = 1e-3
-    """Peak learning rate of AdamW in the final fit."""
-    beam: int = 20
-    """Codes kept while writing; it grows by itself when k hits need more."""
-    ranking: Literal["bucket", "sum", "union"] = "union"
-    """Order of hits: `union` ranks all documents of the beam's buckets by the ranker alone; `bucket` keeps the model's
-    order of codes and ranks inside each bucket; `sum` adds the code's log-probability and `similarity_weight` times the
-    ranker's inner product."""
-    seq2seq_codes: Literal["tokens", "codebooks"] = "codebooks"
-    """With `seq2seq`: URI has codebooks."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, level_learning_rate=0)
-        check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0, head_start=0, slack=1)
-        if self.length is not None:
-            check_range(self, length=1)
-        if self.seq2seq_codes != "codebooks":
-            raise BadSetting(f"setting 'seq2seq_codes' is {self.seq2seq_codes!r}", "URI learns codebooks.")
 
 
 # The equations. Shapes: B items or queries of a batch, K tokens of the level.
@@ -231,9 +167,12 @@ class URI(RankedRetriever):
             tokens = self.distributions(pairs.items, codes).argmax(axis=1)
             return level_figures(groups, tokens, s.width) | pairs.entropy(np.column_stack([codes, tokens]))
 
-        if s.begin == "parted":
+        clusters = None
+        if self.beginning == "parted":
             self.part(pairs.items, codes)
-        self._train_level(name, pairs, codes, even, watch)
+        elif self.beginning == "clusters":
+            clusters = self.clusters(name, groups)
+        self._train_level(name, pairs, codes, even, clusters, watch)
         kept = self.checkpoints and self.checkpoints.recall(f"{name}: tokens")
         if kept:
             return kept["tokens"]
@@ -245,7 +184,27 @@ class URI(RankedRetriever):
             self.checkpoints.remember(f"{name}: tokens", tokens=tokens)
         return tokens
 
-    def _train_level(self, phase: str, pairs: Pairs, codes: np.ndarray, even: np.ndarray, watch: Any) -> None:
+    @property
+    def beginning(self) -> str:
+        """`begin`, with `auto` decided."""
+        begin = self.settings.begin
+        return begin if begin != "auto" else "parted" if self.history is None else "clusters"
+
+    def clusters(self, level: str, groups: np.ndarray) -> np.ndarray:
+        """The even cluster of each item inside its prefix, [N], by its vector as it is when the level begins."""
+        kept = self.checkpoints and self.checkpoints.recall(f"{level}: clusters")
+        if kept:
+            return kept["tokens"]
+        self._item_vectors = None
+        vectors = self.vectors if self.history is None else self.item_vectors()
+        tokens = even_clusters(vectors, groups, self.settings.width, self.settings.seed)
+        if self.checkpoints is not None:
+            self.checkpoints.remember(f"{level}: clusters", tokens=tokens)
+        return tokens
+
+    def _train_level(
+        self, phase: str, pairs: Pairs, codes: np.ndarray, even: np.ndarray, clusters: np.ndarray | None, watch: Any
+    ) -> None:
         """A batch holds pairs and as many random items; those of few prefixes only, so that of each there are enough to
         tell how evenly its tokens are used."""
         s, written, members = self.settings, torch.from_numpy(codes), batches.Members(even)
@@ -270,10 +229,15 @@ class URI(RankedRetriever):
             if self.history is not None and s.ranker_weight:
                 terms["ranking"] = s.ranker_weight * self.shared_ranking(read.vector, rows)
             p, groups, some = item[-1].softmax(dim=1), even[rows], even[rows]
+            own = rows
             if s.random_items:
                 other = self.logits(self.item_batch(pairs.items, strangers), written[strangers].to(device))[-1]
                 some = even[strangers]
                 p, groups = torch.cat([p, other.softmax(dim=1)]), np.concatenate([groups, some])
+                own = np.concatenate([rows, strangers])
+            if clusters is not None and progress < s.head_start:
+                target = functional.one_hot(torch.from_numpy(clusters[own]), s.width).to(p)
+                return terms | {"clusters": _cross_entropy(target, p)}
             return terms | self.index_terms(p, groups, np.unique(some))
 
         train(

@@ -88,6 +88,7 @@ class LexicalWriter(nn.Module):
         self.out = nn.Linear(width, dim)
         self.skip = nn.Linear(input_dim, dim)  # the vector itself, which the decoder adds to
         self.taken = nn.Parameter(torch.ones(length))
+        self.strengths = nn.Parameter(torch.ones(length))  # of a query's states: what a level's words are worth
         self.last_norm = nn.RMSNorm(dim)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
@@ -108,12 +109,31 @@ class LexicalWriter(nn.Module):
                 self.skip.weight.copy_(torch.from_numpy(to_words).T)
             self.skip.bias.copy_(-(self.skip.weight @ torch.from_numpy(centre)))
 
-    def states(self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False) -> Tensor:
+    @torch.no_grad()
+    def begin_strengths(self, vectors: np.ndarray) -> None:
+        """Let the strengths of a query's levels begin as the square roots of what documents' words weigh there on the
+        whole, 1 in the mean.
+
+        A document's words are what its vector is put together of, the first the heaviest. A code does not tell their
+        weights, but what is true of all documents a query can know. (By the weights themselves the first words outweigh
+        all others; by their roots more answers were found on both sets that were tried.)
+        """
+        tokens, logits = (part[:, :, 0] for part in self.likeliest_words(vectors, 1))
+        lengths = self.embeddings.norm(dim=-1).clamp(min=1e-9).cpu().numpy()
+        cosines = logits / lengths[tokens]  # the states' own length is 1
+        strengths = np.sqrt(np.maximum(word_weights(cosines).mean(axis=0), 0))
+        if strengths.mean() > 0:
+            self.strengths.copy_(torch.from_numpy(strengths / strengths.mean()))
+
+    def states(
+        self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False, among: Tensor | None = None
+    ) -> Tensor:
         """Hidden states [B, L, dim], scaled by dim^-1/2 as T5 scales them, of texts given as vectors [B, input_dim].
 
         Of a document, what a level's likeliest word says is taken out before the next level, so that another word is
-        next; a query keeps all it has, for any document's words. With token feedback a level is fed the word of
-        `tokens` [B, L] before it, or without them the likeliest word.
+        next; a query keeps all it has, for any document's words, times the level's strength. With token feedback a
+        level is fed the word of `tokens` [B, L] before it, or without them the likeliest word; which is looked for
+        `among` some words of each level, [B, L, S], if they are given.
         """
         memory = self.memory_norm(self.to_memory(vectors).unflatten(-1, (self.slots, -1)))
         crossed = [layer.cross.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
@@ -126,10 +146,12 @@ class LexicalWriter(nn.Module):
                 x = _step(layer, x, cross, before)
             whole = base + self.out(self.norm(x[:, 0]))
             state = self.last_norm(whole)
-            found.append(state * state.shape[-1] ** -0.5)
+            found.append(state * (1.0 if documents else self.strengths[level]) * state.shape[-1] ** -0.5)
             x = self.fed(state)
             if documents or self.feedback == "token":
-                word = self.likeliest(found[-1]) if tokens is None or self.feedback == "hidden" else tokens[:, level]
+                word = self.likeliest(found[-1], None if among is None else among[:, level])
+                if tokens is not None and self.feedback == "token":
+                    word = tokens[:, level]
                 embedding = nn.functional.embedding(word, self.embeddings)
                 if documents:
                     base = base - self.taken[level] * _projection(whole, embedding)
@@ -137,10 +159,14 @@ class LexicalWriter(nn.Module):
                     x = self.fed(embedding)
         return torch.stack(found, dim=1)
 
-    def likeliest(self, states: Tensor) -> Tensor:
-        """The word nearest to each state, [..., dim] -> [...]."""
-        with torch.no_grad():
+    @torch.no_grad()
+    def likeliest(self, states: Tensor, among: Tensor | None = None) -> Tensor:
+        """The word nearest to each state, [n, dim] -> [n]; of all words, or of those of its row `among` [n, S]."""
+        if among is None:
             return self.logits(states).argmax(-1)
+        some = nn.functional.embedding(among, self.embeddings)  # [n, S, dim]
+        best = (some @ states.unsqueeze(-1)).squeeze(-1).argmax(-1, keepdim=True)
+        return among.gather(-1, best).squeeze(-1)
 
     def forward(self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False) -> Tensor:
         """Logits of every level, [B, L, V]."""
@@ -215,6 +241,13 @@ def _step(layer: Any, x: Tensor, cross: tuple[Tensor, Tensor], before: list[tupl
     x = x + layer.dropout(layer.itself.attend(normed, keys, values))
     x = x + layer.dropout(layer.cross.attend(layer.cross_norm(x), *cross))
     return x + layer.dropout(layer.feed(layer.feed_norm(x)))
+
+
+def word_weights(cosines: np.ndarray) -> np.ndarray:
+    """Weights of the words that make up unit vectors by matching pursuit, [n, L], given the cosine of each word with
+    what was left of the vector before it: a word that is taken leaves √(1 − cos²) of the length."""
+    left = np.cumprod(np.sqrt(np.clip(1 - cosines**2, 0, 1)), axis=1)
+    return cosines * np.concatenate([np.ones_like(left[:, :1]), left[:, :-1]], axis=1)
 
 
 def _projection(x: Tensor, direction: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from callslip.model.graphs import Graph
 from callslip.model.steps import padding, rows_of
 from callslip.model.weights import (
+    Affine,
     CrossAttentionWeights,
     DecoderWeights,
     EncoderWeights,
@@ -28,8 +29,9 @@ from callslip.model.weights import (
 
 @dataclass
 class OnnxState:
-    cross: dict[str, np.ndarray]  # per layer keys [Q, heads, width, S] and values [Q, heads, S, width]
+    memory: np.ndarray  # what was read; the first step makes `cross` of it
     mask: np.ndarray  # [Q, 1, 1, S] or [1, 1, 1, 1]
+    cross: dict[str, np.ndarray]  # per layer keys [Q, heads, width, S] and values [Q, heads, S, width]
     past: list[np.ndarray]  # per layer [Q * beams, written, 2 * inner]
     written: int = 0
 
@@ -44,7 +46,8 @@ class OnnxEngine:
         threads = threads or torch.get_num_threads()
         self.decoder, self.encoder = decoder, encoder
         self.encoding = _encoder_graph(encoder).session(threads) if encoder else None
-        self.reading = _read_graph(decoder).session(threads)
+        self.opening, self.beginning = _opening_graph(decoder).session(threads), _first_graph(decoder).session(threads)
+        self.opened: tuple[np.ndarray, list[np.ndarray]] | None = None
         self.stepping = _step_graph(decoder).session(threads)
         self.nothing = np.zeros((1, 1, 1, 1), np.float32)
 
@@ -56,21 +59,32 @@ class OnnxEngine:
         return torch.from_numpy(self.encoding.run(None, {"x": x.numpy(), "bias": bias.detach().numpy()})[0])
 
     def read(self, memory: Tensor, mask: Tensor | None) -> OnnxState:
-        values = self.reading.run(None, {"memory": memory.numpy()})
-        names = [f"{part}_{layer}" for layer in range(len(self.decoder.layers)) for part in ("keys", "values")]
         added = padding(memory, mask)
-        empty = np.zeros((len(memory), 0, 2 * self.decoder.inner), np.float32)
-        return OnnxState(
-            dict(zip(names, values, strict=True)),
-            self.nothing if added is None else added.numpy(),
-            [empty] * len(self.decoder.layers),
-        )
+        return OnnxState(memory.numpy(), self.nothing if added is None else added.numpy(), {}, [])
+
+    def first(self, state: OnnxState, x: Tensor) -> Tensor:
+        """The first step, [Q, 1, model], and what the beams will attend to, in one call. The token that all codes begin
+        with is the same for every query: what it makes of itself, before it has seen the query, is kept."""
+        begin = x[0].numpy()
+        if self.opened is None or not np.array_equal(self.opened[0], begin):
+            self.opened = begin, self.opening.run(None, {"x": begin})
+        itself, query, opening = self.opened[1]
+        feed = {"x": itself, "query": query, "memory": state.memory, "mask": state.mask}
+        hidden, *kept = self.beginning.run(None, feed)
+        layers = range(len(self.decoder.layers))
+        names = [f"{part}_{layer}" for layer in layers for part in ("keys", "values")]
+        state.cross = dict(zip(names, kept, strict=False))
+        state.past = [np.broadcast_to(past, (len(x), *past.shape[1:])) for past in (opening, *kept[len(names) :])]
+        state.written = 1
+        return torch.from_numpy(hidden).view(x.shape)
 
     def step(self, state: OnnxState, x: Tensor, parents: Tensor | None) -> Tensor:
+        if parents is None:
+            return self.first(state, x)
         shape, heads, before = x.shape, self.decoder.heads, len(state.past[0])
         feed: dict[str, Any] = {
             "x": x.reshape(-1, shape[2]).numpy(),
-            "rows": np.arange(before) if parents is None else rows_of(parents, before).numpy(),
+            "rows": rows_of(parents, before).numpy(),
             "mask": state.mask,
             "shape": np.array([shape[0], -1, heads, self.decoder.inner // heads], np.int64),
             **state.cross,
@@ -101,20 +115,49 @@ def _encoder_graph(weights: EncoderWeights) -> Graph:
     return graph
 
 
-def _read_graph(weights: DecoderWeights) -> Graph:
+def _opening_graph(weights: DecoderWeights) -> Graph:
+    """The first token before it attends to anything but itself: [1, model] -> the same, as the first layer's
+    self-attention leaves it; its query to the memory; and its key and value."""
     graph = Graph()
-    if weights.memory is None:
-        memory = graph.input("memory", [None, None, weights.layers[0][1].key_value.weight.shape[1]])
-    else:
-        read = graph.input("memory", [None, None, weights.memory.project.weight.shape[1]])
-        flat = graph.reshape(graph.affine(read, weights.memory.project), [0, -1, len(weights.memory.norm.weight)])
-        memory = graph.norm(flat, weights.memory.norm)
-    for _, cross, _ in weights.layers:
-        keys, values = graph.split(graph.affine(memory, cross.key_value), weights.inner, weights.inner)
-        heads = [0, 0, weights.heads, -1]
-        graph.output(graph.op("Transpose", graph.reshape(keys, heads), perm=[0, 2, 3, 1]))
-        graph.output(graph.op("Transpose", graph.reshape(values, heads), perm=[0, 2, 1, 3]))
+    own, cross, _ = weights.layers[0]
+    x, now = _attention_to_itself(graph, graph.input("x", [1, len(weights.final.weight)]), own)
+    for value in (x, graph.affine(graph.norm(x, cross.norm), cross.query), now):
+        graph.output(value)
     return graph
+
+
+def _first_graph(weights: DecoderWeights) -> Graph:
+    """What is read, and the first step, from where `_opening_graph` left it: the states, then keys and values of the
+    memory for each layer, then those of the token for each layer but the first."""
+    graph = Graph()
+    heads, inner, model = weights.heads, weights.inner, len(weights.final.weight)
+    x, query = graph.input("x", [1, model]), graph.input("query", [1, inner])
+    mask, memory = graph.input("mask", [None, 1, 1, None]), _memory(graph, weights)
+    shape = graph.constant(np.array([-1, 1, heads, inner // heads], np.int64))
+    crossed, kept = [], []
+    for layer, (own, cross, feed) in enumerate(weights.layers):
+        flat = graph.split(graph.affine(memory, cross.key_value), inner, inner)
+        keys, values = (graph.reshape(part, [0, 0, heads, -1]) for part in flat)
+        keys = graph.op("Transpose", keys, perm=[0, 2, 3, 1])
+        values = graph.op("Transpose", values, perm=[0, 2, 1, 3])
+        crossed += [keys, values]
+        if layer:
+            x, now = _attention_to_itself(graph, x, own)
+            kept.append(now)
+            query = graph.affine(graph.norm(x, cross.norm), cross.query)
+        x = _feed_forward(graph, _attention_to_memory(graph, x, query, cross, keys, values, mask, shape), feed)
+    for value in (graph.norm(x, weights.final), *crossed, *kept):
+        graph.output(value)
+    return graph
+
+
+def _memory(graph: Graph, weights: DecoderWeights) -> str:
+    """What cross-attention attends to, of what is read."""
+    if weights.memory is None:
+        return graph.input("memory", [None, None, weights.layers[0][1].key_value.weight.shape[1]])
+    read = graph.input("memory", [None, None, weights.memory.project.weight.shape[1]])
+    flat = graph.reshape(graph.affine(read, weights.memory.project), [0, -1, len(weights.memory.norm.weight)])
+    return graph.norm(flat, weights.memory.norm)
 
 
 def _step_graph(weights: DecoderWeights) -> Graph:
@@ -130,7 +173,8 @@ def _step_graph(weights: DecoderWeights) -> Graph:
         keys = graph.input(f"keys_{layer}", [None, heads, inner // heads, None])
         values = graph.input(f"values_{layer}", [None, heads, None, inner // heads])
         x, now = _self_attention(graph, x, own, past, rows, bias, heads)
-        x = _cross_attention(graph, x, cross, keys, values, mask, shape)
+        query = graph.affine(graph.norm(x, cross.norm), cross.query)
+        x = _attention_to_memory(graph, x, query, cross, keys, values, mask, shape)
         x = _feed_forward(graph, x, feed)
         kept.append(now)
     for value in (graph.norm(x, weights.final), *kept):
@@ -160,10 +204,18 @@ def _self_attention(
     return graph.op("Add", graph.affine(graph.reshape(mixed, [0, -1]), weights.out), x), kept
 
 
-def _cross_attention(
-    graph: Graph, x: str, weights: CrossAttentionWeights, keys: str, values: str, mask: str, shape: str
+def _attention_to_itself(graph: Graph, x: str, weights: SelfAttentionWeights) -> tuple[str, str]:
+    """Self-attention of a first token, whose value is all there is; and its key and value, [n, 1, 2 * inner]."""
+    inner = len(weights.qkv.weight) // 3
+    key_value = Affine(weights.qkv.weight[inner:], None if weights.qkv.bias is None else weights.qkv.bias[inner:])
+    now = graph.affine(graph.norm(x, weights.norm), key_value)
+    value = graph.split(now, inner, inner)[1]
+    return graph.op("Add", graph.affine(value, weights.out), x), graph.reshape(now, [0, 1, -1])
+
+
+def _attention_to_memory(
+    graph: Graph, x: str, flat: str, weights: CrossAttentionWeights, keys: str, values: str, mask: str, shape: str
 ) -> str:
-    flat = graph.affine(graph.norm(x, weights.norm), weights.query)
     query = graph.op("Transpose", graph.op("Reshape", flat, shape), perm=[0, 2, 1, 3])  # [Q, heads, beams, width]
     mixed = graph.op("Transpose", _attention(graph, query, keys, values, mask), perm=[0, 2, 1, 3])
     inner = len(weights.query.weight)

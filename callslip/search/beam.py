@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
 
 
-STEEP = 8.0
+STEEP = 4.0
 """How much likelier (in log) the first beam must be than the middle one for the last level to be grown by halves."""
 FEW = 8
 """Half a beam of fewer is not worth a call of its own."""

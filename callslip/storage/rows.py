@@ -138,14 +138,24 @@ def decoded(values: Sequence[Any]) -> Row:
 
     The values: seq, added, deleted, doc_id, title, text, metadata, code, parts, digest.
     """
-    seq, added, deleted, doc_id, title, text, metadata, code, parts, kept = values
+    checked(values)
+    seq, added, deleted, *_, code, parts, _ = values
+    return Row(seq, added, deleted, document_of(values), tuple(json.loads(code)) if code else None, unpack(parts))
+
+
+def checked(values: Sequence[Any]) -> None:
+    """ValueError if the digest of a stored row does not fit."""
     try:
-        if digest(seq, added, deleted, doc_id, title, text, metadata, code) != bytes(kept):
-            raise ValueError(f"the row of document {doc_id!r} is not what was written")
+        if digest(*values[:8]) != bytes(values[9]):
+            raise ValueError(f"the row of document {values[3]!r} is not what was written")
     except (AttributeError, TypeError):
-        raise ValueError(f"row {seq} is not what was written") from None
-    document = Document(doc_id, text, title, json.loads(metadata) if metadata else NO_METADATA)
-    return Row(seq, added, deleted, document, tuple(json.loads(code)) if code else None, unpack(parts))
+        raise ValueError(f"row {values[0]} is not what was written") from None
+
+
+def document_of(values: Sequence[Any]) -> Document:
+    """The document of a stored row, and nothing else of it."""
+    _, _, _, doc_id, title, text, metadata, *_ = values
+    return Document(doc_id, text, title, json.loads(metadata) if metadata else NO_METADATA)
 
 
 def facts_digest(facts: Mapping[str, str]) -> str:

@@ -19,8 +19,10 @@ from callslip.storage.rows import (
     NewRow,
     Row,
     already,
+    checked,
     decoded,
     digest,
+    document_of,
     encoded,
     facts_digest,
     missing,
@@ -100,14 +102,14 @@ class SqliteStore:
             return connect("mode=ro&immutable=1")
 
     def facts(self) -> dict[str, str]:
-        with self._corruption_named(), self._locks[0]:
+        with self._asking():
             found = dict(self._reader.execute("SELECT name, value FROM facts"))
         if found.get("digest") != facts_digest(found):
             raise IndexCorrupt(self.path, "what the store says of itself is damaged")
         return found
 
     def version(self) -> int:
-        with self._corruption_named(), self._locks[0]:
+        with self._asking():
             return int(self._reader.execute("SELECT value FROM facts WHERE name = 'version'").fetchone()[0])
 
     def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int:
@@ -146,14 +148,15 @@ class SqliteStore:
     def read(self, seqs: Sequence[int]) -> list[Document]:
         """Documents by `seq`; `Gone` if one of them is deleted, whoever did it."""
         found: dict[int, Document] = {}
-        with self._reading():
+        # One question sees one state of the store by itself.
+        with self._reading() if len(seqs) > TOGETHER else self._asking():
             for start in range(0, len(seqs), TOGETHER):
                 some = [int(seq) for seq in seqs[start : start + TOGETHER]]
                 marks = ",".join("?" * len(some))
-                for values in self._reader.execute(f"{_SELECT_TEXT} WHERE seq IN ({marks})", some):
-                    row = decoded(values)
-                    if row.deleted is None:
-                        found[row.seq] = row.document
+                for values in self._reader.execute(f"{_SELECT_TEXT} WHERE seq IN ({marks})", some).fetchall():
+                    checked(values)
+                    if values[2] is None:
+                        found[values[0]] = document_of(values)
         for seq in seqs:
             if seq not in found:
                 raise Gone(int(seq))
@@ -206,7 +209,7 @@ class SqliteStore:
         """A consistent copy, while others read and write."""
         target = sqlite3.connect(path)
         try:
-            with self._corruption_named(), self._locks[0]:
+            with self._asking():
                 self._reader.backup(target)
             target.execute("PRAGMA journal_mode=WAL")
         except sqlite3.Error as error:
@@ -249,9 +252,15 @@ class SqliteStore:
         self._writer.execute("UPDATE documents SET deleted = ?, digest = ? WHERE seq = ?", (version, new, row.seq))
 
     @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """One question to the store."""
+        with self._corruption_named(), self._locks[0]:
+            yield
+
+    @contextmanager
     def _reading(self) -> Iterator[None]:
         """One state of the store for several questions; nested uses share it."""
-        with self._corruption_named(), self._locks[0]:
+        with self._asking():
             if self._reader.in_transaction:
                 yield
                 return

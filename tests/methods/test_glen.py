@@ -171,7 +171,10 @@ def test_states_scaled_and_of_a_text_alone():
         # with hidden feedback what was written changes nothing
         torch.testing.assert_close(model.states(vectors, codes(5, 3, words=12)), together)
         model.last_norm.weight.fill_(1.0)
-        torch.testing.assert_close(model.states(vectors).norm(dim=-1), torch.ones(5, 3), atol=1e-3, rtol=0)
+        lengths = model.strengths.abs().expand(5, 3)  # a document's are 1
+        torch.testing.assert_close(model.states(vectors).norm(dim=-1), lengths, atol=1e-3, rtol=0)
+        ones = torch.ones(5, 3)
+        torch.testing.assert_close(model.states(vectors, documents=True).norm(dim=-1), ones, atol=1e-3, rtol=0)
 
 
 def test_a_new_model_writes_the_words_of_matching_pursuit():
@@ -191,6 +194,27 @@ def test_a_new_model_writes_the_words_of_matching_pursuit():
     with torch.no_grad():  # a query keeps what it has
         states = model.states(vectors)
     torch.testing.assert_close(states, torch.nn.functional.normalize(vectors, dim=-1)[:, None].expand(-1, 4, -1))
+
+
+def test_levels_begin_as_strong_as_the_words_of_matching_pursuit():
+    words, vectors = numbers(20, 6, seed=1).float(), numbers(7, 6, seed=2).float()
+    model = LexicalWriter(6, 20, 6, 4, width=16, heads=2).eval()
+    model.begin_with(words.numpy(), np.zeros(6, np.float32))
+    model.begin_strengths(vectors.numpy())
+    unit = torch.nn.functional.normalize(words.double(), dim=-1)
+    weights = np.zeros((7, 4))
+    for row in range(7):
+        rest = torch.nn.functional.normalize(vectors[row].double(), dim=0)
+        for level in range(4):
+            token = int((words.double() @ rest).argmax())
+            weights[row, level] = float(unit[token] @ rest)
+            rest = rest - weights[row, level] * unit[token]
+    expected = np.sqrt(weights.mean(axis=0))
+    expected /= expected.mean()
+    np.testing.assert_allclose(model.strengths.detach().numpy(), expected, rtol=1e-3)
+    with torch.no_grad():  # a query's states are as long; a document's stay as they are
+        np.testing.assert_allclose(model.states(vectors).norm(dim=-1), np.tile(expected, (7, 1)), rtol=1e-3)
+        np.testing.assert_allclose(model.states(vectors, documents=True).norm(dim=-1), 1, rtol=1e-3)
 
 
 def test_token_feedback_depends_on_the_words_before_and_on_no_later_ones():

@@ -19,7 +19,7 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, Unsupported
 from callslip.identifiers import Identifiers, average_partition_entropy, random_codes
 from callslip.identifiers.growth import prefix_groups, renamed
-from callslip.identifiers.parting import parting_scores
+from callslip.identifiers.parting import even_clusters, parting_scores
 from callslip.methods import make
 from callslip.methods.uri import balance, commitment, e_step, m_step, memory
 from callslip.model.unified import Ranker
@@ -193,6 +193,30 @@ def test_states_without_a_difference_are_parted_by_nothing():
     assert not weights.any() and not offset.any()
 
 
+def test_even_clusters_are_those_of_kmeans_where_they_are_even():
+    """Three kinds of vectors of 20 items in each of two prefixes: each kind is a cluster of its own."""
+    rng = np.random.default_rng(0)
+    groups, kinds = np.repeat([0, 1], 60), np.tile([0, 1, 2], 40)
+    vectors = np.eye(4)[kinds + groups] * rng.uniform(1, 9, (120, 1)) + rng.normal(0, 0.02, (120, 4))
+    found = even_clusters(vectors, groups, 3)
+    for group in (0, 1):
+        assert {len(set(found[(groups == group) & (kinds == kind)])) for kind in range(3)} == {1}
+        assert len(set(found[groups == group])) == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 999), st.integers(1, 60), st.integers(1, 6))
+def test_even_clusters_are_even_in_every_group(seed, size, k):
+    rng = np.random.default_rng(seed)
+    vectors, groups = rng.normal(size=(size, 3)) + 2, rng.integers(0, 4, size)
+    vectors[rng.random(size) < 0.1] = 0  # an item that nothing is known of
+    found = even_clusters(vectors, prefix_groups(groups[:, None]), k)
+    assert found.min() >= 0 and found.max() < k
+    for group in set(groups):
+        own = found[groups == group]
+        assert np.bincount(own).max() <= max(1, -(-len(own) // min(k, len(own))))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 999), st.integers(1, 40), st.sampled_from(["uniform", "by-prefix"]))
 def test_renaming_keeps_buckets_and_prefixes(seed, size, how):
@@ -274,7 +298,7 @@ def test_a_part_that_is_left_out_has_no_term(small_corpus, values, gone):
 @pytest.mark.parametrize(
     "values",
     [
-        {"adaptive": False}, {"random_items": False}, {"evenness": "level"}, {"begin": "chance"},
+        {"adaptive": False}, {"random_items": False}, {"evenness": "level"}, {"begin": "chance"}, {"begin": "clusters"},
         {"hard_negatives": 0}, {"ranker_softmax": "full"}, {"ranker_softmax": "shared"},
     ],
     ids=str,
@@ -288,6 +312,19 @@ def test_a_setting_changes_what_is_learned(small_corpus, fitted, values):
         for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
     ]
     assert not all(same)
+
+
+def test_items_learn_their_clusters_in_the_head_start(small_corpus, log):
+    """With nothing but a head start the codes are the clusters, once they are learned; by default only in logs."""
+    values = {"begin": "clusters", "head_start": 1.0, "level_epochs": 8, "level_steps": 600, "epochs": 0, "length": 1}
+    index = make("uri", QUICK | values | {"ranker_epochs": 0}).fit(small_corpus)
+    assert {"clusters", "e_step"} <= set(index.log.records[0]) and "commitment" not in index.log.records[0]
+    expected = even_clusters(index.vectors, np.zeros(len(small_corpus), np.int64), 4)
+    assert np.mean(index.identifiers.in_row_order()[1][:, 0] == expected) > 0.9
+    short = {"epochs": 0, "level_epochs": 1, "level_steps": 1}
+    for corpus, there in ((small_corpus, False), (log, True)):
+        records = make("uri", QUICK | short | {"ranker_epochs": 0}).fit(corpus).log.records
+        assert any("clusters" in record for record in records) == there
 
 
 # Recommendation.
