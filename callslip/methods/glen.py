@@ -51,11 +51,11 @@ class GLENSettings(WordCodeSettings):
     of a code are its heaviest. Otherwise all levels begin alike."""
     keyword_epochs: int = 1
     """Passes of the keyword phase; 0 leaves it out."""
-    keyword_learning_rate: float = 2e-5
+    keyword_learning_rate: float = 2e-6
     """Peak learning rate of the keyword phase."""
     epochs: int = 3
     """Passes of the refinement phase; the temperature falls with each."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-5
     """Peak learning rate of the refinement phase."""
     noise: float = 0.1
     """Length of the random vector added to each text's unit vector in training; documents in refinement have none."""

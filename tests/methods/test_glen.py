@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -194,6 +195,35 @@ def test_a_new_model_writes_the_words_of_matching_pursuit():
     with torch.no_grad():  # a query keeps what it has
         states = model.states(vectors)
     torch.testing.assert_close(states, torch.nn.functional.normalize(vectors, dim=-1)[:, None].expand(-1, 4, -1))
+
+
+def test_a_document_that_chooses_among_its_likeliest_words_chooses_as_among_all():
+    model, vectors = writer(length=4), numbers(6, 8).float()
+    words = torch.from_numpy(model.likeliest_words(vectors.numpy(), 3)[0]).long()
+    with torch.no_grad():
+        whole = model.states(vectors, documents=True)
+        torch.testing.assert_close(model.states(vectors, documents=True, among=words), whole)
+        # among others than these, the best of those, and what is left for the next level differs
+        others = (words[:, :, :1] + 1) % 12
+        assert (model.likeliest(whole[:, 0], others[:, 0]) == others[:, 0, 0]).all()
+        other = model.states(vectors, documents=True, among=others)
+        torch.testing.assert_close(other[:, 0], whole[:, 0])
+        assert not torch.allclose(other[:, 1], whole[:, 1])
+
+
+def test_relevances_are_divided_by_the_temperature(small_corpus):
+    index = make("glen", QUICK | {"epochs": 0, "keyword_epochs": 0}).fit(small_corpus)
+    vectors = torch.from_numpy(index.vectors[:6])
+    own, positives = torch.arange(6), torch.eye(6, dtype=torch.bool)
+    for temperature in (1.0, 4.0):
+        index.settings = dataclasses.replace(index.settings, ranking_temperature=temperature, pointwise_weight=0)
+        with torch.no_grad():
+            found = index.ranking_terms(vectors, vectors, own, positives, None, 0.5)["pairwise"]
+            r = identifier_embedding(index.model.states(vectors, documents=True), index.model.embeddings, 0.5)
+            scores = relevance(index.model.states(vectors), r) / temperature
+        torch.testing.assert_close(found, torch.nn.functional.cross_entropy(scores, own))
+    with pytest.raises(BadSetting, match="ranking_temperature"):
+        make("glen", {"ranking_temperature": 0})
 
 
 def test_levels_begin_as_strong_as_the_words_of_matching_pursuit():
