@@ -8,6 +8,7 @@ others, and has no such table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -99,6 +100,11 @@ class LexicalWriter(nn.Module):
     @property
     def length(self) -> int:
         return len(self.widths)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **more: Any) -> Any:
+        """Weights that were saved before levels had strengths have none: all are 1."""
+        state_dict = {"strengths": torch.ones(self.length)} | dict(state_dict)
+        return super().load_state_dict(state_dict, *arguments, **more)
 
     def begin_with(self, embeddings: np.ndarray, centre: np.ndarray, to_words: np.ndarray | None = None) -> None:
         """Where training sets out from: the words' embeddings [words, dim], the mean of the vectors, and the matrix

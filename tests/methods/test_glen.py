@@ -211,6 +211,16 @@ def test_a_document_that_chooses_among_its_likeliest_words_chooses_as_among_all(
         assert not torch.allclose(other[:, 1], whole[:, 1])
 
 
+def test_weights_of_before_levels_had_strengths_are_read_as_they_were():
+    model, other = writer(seed=0), writer(seed=1)
+    held = {name: value for name, value in model.state_dict().items() if name != "strengths"}
+    other.load_state_dict(held)
+    with torch.no_grad():
+        model.strengths.fill_(1)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value)
+
+
 def test_relevances_are_divided_by_the_temperature(small_corpus):
     index = make("glen", QUICK | {"epochs": 0, "keyword_epochs": 0}).fit(small_corpus)
     vectors = torch.from_numpy(index.vectors[:6])
