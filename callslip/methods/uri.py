@@ -26,7 +26,6 @@ from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.growth import level_figures, prefix_groups, renamed
 from callslip.identifiers.parting import even_clusters, parting_scores
 from callslip.identifiers.table import Identifiers
-from callslip.methods.uri_settings import URISettings
 from callslip.model.items import HistoryWriter
 from callslip.model.seq2seq import CodeWriter
 from callslip.model.tuned import TunedWriter
@@ -35,6 +34,7 @@ from callslip.ranked import Pairs, RankedRetriever
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
+from callslip.uri_settings import URISettings
 
 BLOCK = 2048
 """Items that are read at once where no gradient is wanted."""
