@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ TEXT: dict[str, Any] = {
     "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "pseudo_queries": ("title",), "level_epochs": 8,
     "level_learning_rate": 2e-3, "epochs": 12, "learning_rate": 2e-3, "ranker_epochs": 3,
 }  # fmt: skip
+BEAM = 20
+"""The paper's."""
 OTHERS = ("dsi-semantic", "tiger", "deep-retrieval")
 
 
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--users", type=int)
     parser.add_argument("--rankings", default="union,sum,bucket")
+    parser.add_argument("--beams", default=str(BEAM), help="of logs; texts have two")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     arguments = parser.parse_args()
     corpus = callslip.load_corpus(Path(os.environ.get("CALLSLIP_DATA", "../shared/data")) / arguments.log)
@@ -65,8 +69,9 @@ def main() -> None:
             if part != "ape":
                 asked, judged = questions(corpus, arguments.split, arguments.users)
                 row["users"] = len(asked)
-                for ranking in arguments.rankings.split(","):
-                    row[ranking] = figures(index.adjust({"ranking": ranking}), asked, judged)
+                for ranking, beam in product(arguments.rankings.split(","), map(int, arguments.beams.split(","))):
+                    found = figures(index.adjust({"ranking": ranking, "beam": beam}), asked, judged)
+                    row[ranking if beam == BEAM else f"{ranking}, beam {beam}"] = found
             print(part, name, {key: value for key, value in row.items() if key != "settings"}, flush=True)
             write(path, corpus, "systems", {name: row})
 
