@@ -164,14 +164,15 @@ def measure_lexical(rounds: int) -> dict[str, Any]:
 
 
 def queries_and_index(index: Path | None) -> tuple[list[str], Path]:
-    """Real questions, and an index of the default method (briefly trained: time does not depend on what it learned)."""
+    """Real questions, and an index of the default method as `callslip demo` trains it: how far apart a query's codes lie
+    decides how many of them the last level advances."""
     corpus = callslip.load_corpus("demo")
     questions = [query.text for query in corpus.split("test")[0].values()]
     if index is None:
         index = Path(tempfile.mkdtemp()) / "index"
-        documents = [with_metadata(document, row) for row, document in enumerate(corpus.documents[:3000])]
-        settings = {"pseudo_queries": ["title"], "epochs": 2, "backend": "torch"}
-        callslip.fit(callslip.Corpus(documents), method="dsi-semantic", settings=settings).save(index)
+        documents = [with_metadata(document, row) for row, document in enumerate(corpus.documents)]
+        described = callslip.Corpus(documents, corpus.queries, corpus.judgements)
+        callslip.fit(described, method="dsi-semantic", settings={"backend": "torch"}).save(index)
     return questions, index
 
 
