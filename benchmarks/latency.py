@@ -164,8 +164,8 @@ def measure_lexical(rounds: int) -> dict[str, Any]:
 
 
 def queries_and_index(index: Path | None) -> tuple[list[str], Path]:
-    """Real questions, and an index of the default method as `callslip demo` trains it: how far apart a query's codes lie
-    decides how many of them the last level advances."""
+    """Real questions, and an index of the default method as `callslip demo` trains it: how far apart the scores of a
+    query's codes lie decides how many of them the last level advances."""
     corpus = callslip.load_corpus("demo")
     questions = [query.text for query in corpus.split("test")[0].values()]
     if index is None:
