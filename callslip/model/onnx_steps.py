@@ -65,10 +65,10 @@ class OnnxEngine:
     def first(self, state: OnnxState, x: Tensor) -> Tensor:
         """The first step, [Q, 1, model], and what the beams will attend to, in one call. The token that all codes begin
         with is the same for every query: what it makes of itself, before it has seen the query, is kept."""
-        begin = x[0].numpy()
-        if self.opened is None or not np.array_equal(self.opened[0], begin):
-            self.opened = begin, self.opening.run(None, {"x": begin})
-        itself, query, opening = self.opened[1]
+        begin, opened = x[0].numpy(), self.opened
+        if opened is None or not np.array_equal(opened[0], begin):
+            self.opened = opened = begin, self.opening.run(None, {"x": begin})
+        itself, query, opening = opened[1]
         feed = {"x": itself, "query": query, "memory": state.memory, "mask": state.mask}
         hidden, *kept = self.beginning.run(None, feed)
         layers = range(len(self.decoder.layers))
