@@ -5,9 +5,10 @@
     python benchmarks/uri.py scifact --parts text --set backend=torch [--split dev]
 
 `sequential` and `general` fit URI and search under each ranking; `sequential` leaves its index in the folder `--index`,
-and `given` (other methods with URI's codes), `renaming` and `without` (its parts left out) take the codes from there.
-`ape` learns codes of two levels at 16, 32 and 64 tokens and nothing else. `--users` draws so many of the split. `text`
-is for sets of texts: every ranking and beam, and questions with and without a twin among the training queries.
+and `given` (other methods with URI's codes), `renaming` and `without` (its parts left out) take the codes from there;
+codes of plain weights are learned beside them, in `INDEX-plain`, and every row is then trained alike. `ape` learns
+codes of two levels at `--widths` tokens and nothing else. `--users` draws so many of the split. `text` is for sets of
+texts: every ranking and beam, and questions with and without a twin among the training queries.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--users", type=int)
     parser.add_argument("--rankings", default="union,sum,bucket")
+    parser.add_argument("--others", default=";".join(OTHERS), help="methods that `given` gives URI's codes")
+    parser.add_argument("--widths", default="16,32,64", help="tokens a level, for `ape`")
     parser.add_argument("--beams", default=str(BEAM), help="of logs; texts have two")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     arguments = parser.parse_args()
@@ -62,7 +65,9 @@ def main() -> None:
         return
     for part in arguments.parts.split(","):
         path = RESULTS / f"uri-{arguments.log}-{part}-{arguments.split}.json"
-        for name, (method, settings) in systems(part, arguments.index).items():
+        if part == "without":
+            learn_plain_codes(corpus, plain_codes(arguments.index), values)
+        for name, (method, settings) in systems(part, arguments).items():
             row, index = fitted(corpus, method, settings | values)
             if part == "sequential":
                 index.save(arguments.index)
@@ -97,26 +102,32 @@ def texts(corpus: Corpus, name: str, split: str, values: dict[str, Any]) -> None
     write(RESULTS / f"uri-{name}-{split}.json", corpus, "systems", {"uri": row})
 
 
-def systems(part: str, index: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+def systems(part: str, arguments: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any]]]:
     """name -> method and settings of the systems that a part compares."""
-    given = {"codes_from": str(index)}
-    own = URI | {"ranker_softmax": "sampled"}
-    without: dict[str, dict[str, Any]] = {
-        "adaptive weight, random negatives": own | {"hard_negatives": 0, "random_negatives": 10},
-        "adaptive weight, hard negatives": own,
-        "plain weight, hard negatives": own | {"adaptive": False},
-    }
+    given = {"codes_from": str(arguments.index)}
+    own = URI | given | {"ranker_softmax": "sampled"}
     return {
         "sequential": {"uri": ("uri", URI)},
         "general": {"uri": ("uri", URI | GENERAL)},
-        "ape": {f"uri, {k}": ("uri", URI | {"width": k, "epochs": 0}) for k in (16, 32, 64)},
-        "given": {f"{name}, codes of uri": (name, SYSTEMS[name][1] | given) for name in OTHERS},
-        "renaming": {how: ("uri", URI | given | {"renaming": how}) for how in ("none", "uniform", "by-prefix")},
+        "ape": {f"uri, {k}": ("uri", URI | {"width": int(k), "epochs": 0}) for k in arguments.widths.split(",")},
+        "given": {f"{name}, codes of uri": (name, SYSTEMS[name][1] | given) for name in arguments.others.split(";")},
+        "renaming": {how: ("uri", own | {"renaming": how}) for how in ("none", "uniform", "by-prefix")},
         "without": {
-            name: ("uri", settings | (given if settings.get("adaptive", True) else {}))
-            for name, settings in without.items()
+            "adaptive weight, hard negatives": ("uri", own),
+            "adaptive weight, random negatives": ("uri", own | {"hard_negatives": 0, "random_negatives": 10}),
+            "plain weight, hard negatives": ("uri", own | {"codes_from": str(plain_codes(arguments.index))}),
         },
     }[part]
+
+
+def plain_codes(index: Path) -> Path:
+    return index.with_name(f"{index.name}-plain")
+
+
+def learn_plain_codes(corpus: Corpus, folder: Path, values: dict[str, Any]) -> None:
+    """Codes whose balance weighs every token alike; the decoder and the ranker are trained on them afterwards."""
+    if not folder.exists():
+        fitted(corpus, "uri", URI | values | {"adaptive": False, "epochs": 0})[1].save(folder)
 
 
 def fitted(corpus: Corpus, method: str, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -19,16 +19,11 @@ from callslip.errors import BadSetting
 from callslip.model.scores import ChildScores, DenseScores, as_scores
 from callslip.search import watching
 from callslip.search.selection import best_candidates, log_sum
-from callslip.search.trees import FreeTree, LevelMasks, Tree, check_fit, tree_of
+from callslip.search.single import is_single, search_one
+from callslip.search.trees import FreeTree, LevelMasks, Tree, TrieTree, check_fit, tree_of
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
-
-
-STEEP = 4.0
-"""How much likelier (in log) the first beam must be than the middle one for the last level to be grown by halves."""
-FEW = 8
-"""Half a beam of fewer is not worth a call of its own."""
 
 
 class CodeModel(Protocol):
@@ -107,15 +102,18 @@ def beam_search(
         renormalise = not step.normalised if renormalise is None else renormalise
         tree = tree_of(trie, step.device, live, step.queries)
         check_fit(model, tree)
+        watch = watching.current()
+        if is_single(tree, step) and not renormalise:
+            masks = cast(TrieTree, tree).one_mask()
+            one = search_one(model.advance, state, cast(DenseScores, step), cast("Trie", trie), masks, beam, watch)
+            return [Beams(*one)]
         zero = torch.zeros((step.queries, 1), device=step.device)
         places = _Places(zero.long(), zero)
         levels: list[_Level] = []
         ended: list[_Ended] = []
-        grown: tuple[_Places, _Level] | None = None
-        watch = watching.current()
         for level in range(tree.length):
             last = level + 1 == tree.length
-            places, chosen = grown or _grow(tree, level, places, step, beam, renormalise)
+            places, chosen = _grow(tree, level, places, step, beam, renormalise)
             levels.append(chosen)
             if watch is not None:
                 watch(level, places.node, places.total)
@@ -128,10 +126,7 @@ def beam_search(
             parents, tokens = chosen.parents, chosen.tokens
             if chosen.onward is not None:
                 parents, tokens = parents.gather(1, chosen.onward), tokens.gather(1, chosen.onward)
-            if level + 2 == tree.length and _steep(places, step) and not renormalise:
-                grown = _grow_by_halves(model, state, parents, tokens, tree, places, beam)
-            else:
-                step = as_scores(model.advance(state, parents, tokens))
+            step = as_scores(model.advance(state, parents, tokens))
         return _trace(levels, ended, tree.length, beam)
 
 
@@ -154,33 +149,6 @@ def _grow(
         empty = values == -torch.inf
         parents, node = parents.masked_fill_(empty, 0), node.masked_fill_(empty, -1)
     return _Places(node, values), _Level(parents, token[index], gain[index])
-
-
-def _steep(places: _Places, step: ChildScores) -> bool:
-    """Whether the worse half of one query's beams is so much less likely that it will hardly be needed."""
-    half = places.total.shape[1] // 2
-    if len(places.total) > 1 or half < FEW or not isinstance(step, DenseScores) or step.device.type != "cpu":
-        return False
-    return float(places.total[0, 0] - places.total[0, half]) > STEEP
-
-
-def _grow_by_halves(
-    model: CodeModel, state: Any, parents: Tensor, tokens: Tensor, tree: Tree, places: _Places, beam: int
-) -> tuple[_Places, _Level]:
-    """The last level, with the better half of the beams first. A code is never likelier than its beginning, so those of
-    the worse half whose beginnings are below the worst code that was kept need not be advanced at all."""
-    level, half = tree.length - 1, places.total.shape[1] // 2
-    first = model.advance(state.fork(), parents[:, :half], tokens[:, :half])
-    better = _Places(places.node[:, :half], places.total[:, :half])
-    grown = _grow(tree, level, better, as_scores(first), beam, False)
-    kept = grown[0].total
-    least = float(kept[0, -1]) if kept.shape[1] == beam else -np.inf
-    upto = half + int((places.total[0, half:] >= least - 1e-5).sum())  # a little less, for rounding's sake
-    if upto == half:
-        return grown
-    rest = model.advance(state, parents[:, half:upto], tokens[:, half:upto])
-    possible = _Places(places.node[:, :upto], places.total[:, :upto])
-    return _grow(tree, level, possible, as_scores(torch.cat([first, rest], dim=1)), beam, False)  # type: ignore[list-item]
 
 
 def _set_aside(places: _Places, chosen: _Level, beam: int, last: bool) -> tuple[_Ended, _Places]:
@@ -208,8 +176,15 @@ def _trace(levels: list[_Level], ended: list[_Ended], length: int, beam: int) ->
     """Codes and their scores by level, from the last token back to the first, as one list for each query."""
     parts = [_trace_back(levels, one, length) for one in ended if one.leaf.shape[1]]
     if not parts:
-        none = np.zeros((len(levels[0].tokens), 0))
-        parts = [(none.astype(np.int64), none, np.zeros((*none.shape, length)), np.zeros((*none.shape, length), int))]
+        none = np.zeros((len(levels[0].tokens), 0), np.float32)
+        parts = [
+            (
+                none.astype(np.int64),
+                none,
+                np.zeros((*none.shape, length), np.float32),
+                np.zeros((*none.shape, length), int),
+            )
+        ]
     found = []
     whole = parts[0] if len(parts) == 1 else [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
     for one in zip(*whole, strict=True):

@@ -110,6 +110,11 @@ class TrieTree:
     def length(self) -> int:
         return self.trie.length
 
+    def one_mask(self) -> LevelMasks | None:
+        """The mask of a search for one query on a CPU."""
+        mask = self.masks[0] if self.masks else None
+        return None if mask is None else [level.numpy() for level in mask]
+
     def may_end(self, level: int) -> bool:
         return self.trie.ends[level]
 
