@@ -50,6 +50,9 @@ class OnnxEngine:
         self.opened: tuple[np.ndarray, list[np.ndarray]] | None = None
         self.stepping = _step_graph(decoder).session(threads)
         self.nothing = np.zeros((1, 1, 1, 1), np.float32)
+        layers = range(len(decoder.layers))
+        self.cross_names = [f"{part}_{layer}" for layer in layers for part in ("keys", "values")]
+        self.past_names = [f"past_{layer}" for layer in layers]
 
     def encode(self, x: Tensor, mask: Tensor) -> Tensor:
         assert self.encoder is not None and self.encoding is not None
@@ -71,10 +74,11 @@ class OnnxEngine:
         itself, query, opening = opened[1]
         feed = {"x": itself, "query": query, "memory": state.memory, "mask": state.mask}
         hidden, *kept = self.beginning.run(None, feed)
-        layers = range(len(self.decoder.layers))
-        names = [f"{part}_{layer}" for layer in layers for part in ("keys", "values")]
-        state.cross = dict(zip(names, kept, strict=False))
-        state.past = [np.broadcast_to(past, (len(x), *past.shape[1:])) for past in (opening, *kept[len(names) :])]
+        state.cross = dict(zip(self.cross_names, kept, strict=False))
+        pasts = (opening, *kept[len(self.cross_names) :])
+        state.past = [
+            past if len(past) == len(x) else np.broadcast_to(past, (len(x), *past.shape[1:])) for past in pasts
+        ]
         state.written = 1
         return torch.from_numpy(hidden).view(x.shape)
 
@@ -84,12 +88,12 @@ class OnnxEngine:
         shape, heads, before = x.shape, self.decoder.heads, len(state.past[0])
         feed: dict[str, Any] = {
             "x": x.reshape(-1, shape[2]).numpy(),
-            "rows": rows_of(parents, before).numpy(),
+            "rows": (rows_of(parents, before) if len(parents) > 1 else parents[0]).numpy(),
             "mask": state.mask,
             "shape": np.array([shape[0], -1, heads, self.decoder.inner // heads], np.int64),
             **state.cross,
         }
-        feed.update((f"past_{layer}", past) for layer, past in enumerate(state.past))
+        feed.update(zip(self.past_names, state.past, strict=True))
         if self.decoder.bias is not None:
             feed["bias"] = self.decoder.bias(state.written + 1).t()[:, None].contiguous().detach().numpy()
         hidden, *past = self.stepping.run(None, feed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,8 @@ class States:
 
 class CodeWriter(Searched):
     """Writes codes of `widths` (tokens per level) for queries given as vectors of `input_dim`, or as `States`."""
+
+    _inputs: list[Tensor]
 
     def __init__(
         self,
@@ -139,17 +141,17 @@ class CodeWriter(Searched):
         engine = self._ready()
         mask = queries.mask if isinstance(queries, States) else None
         state = engine.read(queries.values if isinstance(queries, States) else queries.unsqueeze(1), mask)
-        x = (self.begin + self.levels.weight[0]).expand(len(queries), 1, -1)
-        return state, engine.step(state, x, None)
+        return state, engine.step(state, self._inputs[0].expand(len(queries), 1, -1), None)
 
     def step(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
         """Write one token on each beam; the decoder's next states, [B, beams, width]."""
-        level = state.written
-        x = self.tokens[level - 1](self.token_index(tokens, level - 1)) + self.levels.weight[level]
-        return self._ready().step(state, x, parents)
+        engine, level = self._ready(), state.written
+        x = functional.embedding(self.token_index(tokens, level - 1), self._inputs[level])
+        return engine.step(state, x, parents)
 
     def _scores(self, hidden: Tensor, level: int) -> Tensor:
-        return functional.log_softmax(self.heads[level](hidden), dim=-1)
+        head = cast(nn.Linear, self.heads[level])
+        return functional.log_softmax(functional.linear(hidden, head.weight, head.bias), dim=-1)
 
     def _ready(self) -> Engine:
         """The weights as a search engine has them, laid out anew after they changed."""
@@ -157,6 +159,9 @@ class CodeWriter(Searched):
             layers = [layer.weights() for layer in self.layers]
             memory = MemoryWeights(Affine.joined(self.to_memory), self.slots, _norm(self.memory_norm))
             weights = DecoderWeights(layers, _norm(self.norm), self.layers[0].itself.heads, memory=memory)
+            # What the decoder reads after each token: added up once, not in every search.
+            tables = [self.begin, *(cast(nn.Embedding, table).weight for table in self.tokens)]
+            self._inputs = [(table + self.levels.weight[at]).detach() for at, table in enumerate(tables)]
             self._engine = engine_for(weights, name=self.engine_name)
         return self._engine
 
