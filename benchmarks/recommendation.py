@@ -28,6 +28,7 @@ from callslip.identifiers import RQVAE, HierarchicalKMeans, average_partition_en
 from callslip.methods import make
 from callslip.progress import track
 from callslip.retriever import Retriever
+from callslip.search.buckets import candidates
 from callslip.settings import parse_assignments
 from callslip.versions import versions
 
@@ -112,6 +113,7 @@ def measure(
         row["ape"] = average_partition_entropy(index.identifiers.in_row_order()[1], corpus.sequences().each())
         for ranking in RANKINGS:
             row[ranking] = figures(index.adjust({"ranking": ranking}), asked, judged)
+            row["items_reached"] = reached(index, asked)
             print(system, task, split, ranking, row[ranking], flush=True)
         return row
     row |= figures(index, asked, judged)
@@ -141,6 +143,13 @@ def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, in
             for measure, one in report.measures.items()
         }
     return found
+
+
+def reached(index: Any, asked: list[Query], some: int = 512) -> float:
+    """Items on the codes of one beam, on average: so many are ranked, and whoever ranks more finds more."""
+    chosen = [asked[n] for n in np.random.default_rng(0).permutation(len(asked))[:some]]
+    beams = index.write(index.inputs(chosen, index.query_vectors(chosen)), index.settings.beam)
+    return round(float(np.mean([len(candidates(one, index.identifiers, None)[0]) for one in beams])), 1)
 
 
 def partition_entropies(corpus: Corpus) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recommendation import GENERAL, RESULTS, SYSTEMS, WRITER, figures, write
+from recommendation import GENERAL, RESULTS, SYSTEMS, WRITER, figures, reached, write
 from twins import groups as twins
 from two_stage import held_out
 
@@ -76,6 +76,7 @@ def main() -> None:
                 row["users"] = len(asked)
                 for ranking, beam in product(arguments.rankings.split(","), map(int, arguments.beams.split(","))):
                     found = figures(index.adjust({"ranking": ranking, "beam": beam}), asked, judged)
+                    found["items_reached"] = reached(index, asked)
                     row[ranking if beam == BEAM else f"{ranking}, beam {beam}"] = found
             print(part, name, {key: value for key, value in row.items() if key != "settings"}, flush=True)
             write(path, corpus, "systems", {name: row})

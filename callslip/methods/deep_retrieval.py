@@ -37,19 +37,22 @@ class DeepRetrievalSettings(GenerativeSettings):
     """How often all items choose their path anew; 0 leaves them where chance put them."""
     round_epochs: int = 3
     """Passes over the examples before each choice; `epochs` are the passes after the last."""
-    candidates: int = 4
+    candidates: int = 8
     """Paths kept of each item while its tokens are chosen level by level."""
     per_item: int = 8
     """Examples of each item that have a say, drawn at random."""
-    penalty: float = 3e-6
-    """What a path of n items costs the next one: this times n to the power of 3 (the paper's alpha)."""
+    penalty: float | None = None
+    """What a path of n items costs the next one: this times n to the power of 3 (the paper's alpha). None: as much as
+    makes a path with its even share of items cost 1, whatever the number of items and paths."""
     ranking: Literal["bucket", "sum", "union"] = "union"
     """Order of hits: `union` ranks all items on the beam's paths by inner product, as in the paper; `bucket` keeps the
     model's order of paths; `sum` adds both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, rounds=0, round_epochs=0, candidates=1, per_item=1, penalty=0)
+        check_range(self, rounds=0, round_epochs=0, candidates=1, per_item=1)
+        if self.penalty is not None:
+            check_range(self, penalty=0)
 
 
 # The M-step.
@@ -69,6 +72,11 @@ def best_paths(scores: np.ndarray, prefixes: np.ndarray, keep: int) -> tuple[np.
     rows = np.arange(items)[:, None]
     longer = np.concatenate([prefixes[rows, best // width], (best % width)[:, :, None]], axis=2)
     return flat[rows, best], longer
+
+
+def even_penalty(items: int, paths: int) -> float:
+    """The penalty that makes a path with its even share of items, and with no less than one, cost 1."""
+    return max(1.0, items / paths) ** -3
 
 
 def chosen_paths(weights: np.ndarray, paths: np.ndarray, order: np.ndarray, penalty: float) -> np.ndarray:
@@ -154,7 +162,8 @@ class DeepRetrieval(GenerativeRetriever):
             flat = np.argsort(-total.reshape(count, -1), axis=1, kind="stable")[:, : weights.shape[1]][rows[asked]]
             reach = joint.reshape(len(asked), -1)[np.arange(len(asked))[:, None], flat]
             assert width == s.width and paths.shape[2] == level + 1
-        chosen = chosen_paths(weights, paths.astype(np.int32), rng.permutation(count), s.penalty)
+        penalty = even_penalty(count, s.width**length) if s.penalty is None else s.penalty
+        chosen = chosen_paths(weights, paths.astype(np.int32), rng.permutation(count), penalty)
         without = np.bincount(rows[asked], minlength=count) == 0
         chosen[without] = codes[without]  # nobody asked for these: they stay
         if self.checkpoints is not None:

@@ -15,7 +15,7 @@ from small_log import small_log
 from callslip.corpus.sequences import Sequences
 from callslip.errors import BadSetting
 from callslip.methods import make
-from callslip.methods.deep_retrieval import best_paths, chosen_paths, some_of_each
+from callslip.methods.deep_retrieval import best_paths, chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
 from callslip.methods.sasrec import next_items
 from callslip.model.items import HistoryEncoder, ItemTable
@@ -134,6 +134,22 @@ def test_paths_gather_what_the_same_users_have():
 
     assert gathered(0) < 1.3
     assert gathered(4) > 1.7
+
+
+def test_paths_stay_even_whatever_the_number_of_items():
+    """The default penalty is worth as much for a few items as for many; without one a few paths hold most."""
+    rng = np.random.default_rng(0)
+    for items, paths in ((60, 12), (3000, 12), (3000, 1000), (50, 1000)):
+        liked = rng.dirichlet(np.full(paths, 0.3))  # some paths are far more popular than others
+        candidates = np.stack([rng.choice(paths, 8, replace=False, p=liked * 0.9 + 0.1 / paths) for _ in range(items)])
+        weights, given = liked[candidates], candidates[:, :, None].astype(np.int32)
+
+        def fullest(penalty, weights=weights, given=given, items=items, paths=paths):
+            found = chosen_paths(weights, given, np.arange(items), penalty)[:, 0]
+            return np.bincount(found, minlength=paths).max() / max(1, items / paths)
+
+        assert fullest(even_penalty(items, paths)) < 3.5
+        assert fullest(0.0) > 1.8 * fullest(even_penalty(items, paths))
 
 
 def test_tiger_tells_items_of_a_code_apart_and_puts_a_new_one_beside_the_nearest():
