@@ -37,41 +37,23 @@ class DeepRetrievalSettings(GenerativeSettings):
     """How often all items choose their path anew; 0 leaves them where chance put them."""
     round_epochs: int = 3
     """Passes over the examples before each choice; `epochs` are the passes after the last."""
-    candidates: int = 8
-    """Paths kept of each item while its tokens are chosen level by level."""
     per_item: int = 8
     """Examples of each item that have a say, drawn at random."""
     penalty: float | None = None
-    """What a path of n items costs the next one: this times n to the power of 3 (the paper's alpha). None: as much as
-    makes a path with its even share of items cost 1, whatever the number of items and paths."""
+    """What a path, or a beginning of one, with n items costs the next: this times n to the power of 3 (the paper's
+    alpha). None: as much as makes one with its even share of items cost 1, whatever the number of items and paths."""
     ranking: Literal["bucket", "sum", "union"] = "union"
     """Order of hits: `union` ranks all items on the beam's paths by inner product, as in the paper; `bucket` keeps the
     model's order of paths; `sum` adds both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, rounds=0, round_epochs=0, candidates=1, per_item=1)
+        check_range(self, rounds=0, round_epochs=0, per_item=1)
         if self.penalty is not None:
             check_range(self, penalty=0)
 
 
 # The M-step.
-
-
-def best_paths(scores: np.ndarray, prefixes: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every candidate prefix of an item with every next token, and of those the best of each item.
-
-    `scores` [N, C, K] are weights of the longer prefixes, `prefixes` [N, C, l]; gives [N, keep'] and [N, keep', l + 1].
-    """
-    if scores.shape[:2] != prefixes.shape[:2]:
-        raise ValueError(f"scores {scores.shape} for prefixes {prefixes.shape}")
-    items, have, width = scores.shape
-    keep = min(keep, have * width)
-    flat = scores.reshape(items, -1)
-    best = np.argsort(-flat, axis=1, kind="stable")[:, :keep]
-    rows = np.arange(items)[:, None]
-    longer = np.concatenate([prefixes[rows, best // width], (best % width)[:, :, None]], axis=2)
-    return flat[rows, best], longer
 
 
 def even_penalty(items: int, paths: int) -> float:
@@ -141,29 +123,26 @@ class DeepRetrieval(GenerativeRetriever):
 
     @torch.no_grad()
     def _choose(self, examples: Inputs, rows: np.ndarray, codes: np.ndarray, number: int) -> np.ndarray:
-        """Every item's path, level by level: the candidates that its examples give most weight."""
+        """Every item's path, level by level: the token that its examples give most weight, given those before, less the
+        penalty. All tokens are candidates: of few, the same ones would be every item's."""
         kept = self.checkpoints and self.checkpoints.recall(f"paths {number + 1}")
         if kept:
             return kept["codes"]
         s, rng = self.settings, np.random.default_rng([self.settings.seed, number])
         asked = some_of_each(rows, s.per_item, rng)
         count, length = codes.shape
-        paths, weights = np.zeros((count, 1, 0), np.int64), np.ones((count, 1))
-        reach = np.ones((len(asked), 1))  # probability of each candidate of the example's item, given the example
+        chosen = np.zeros((count, 0), np.int32)
+        reach = np.ones(len(asked))  # probability of the chosen beginning of the example's item, given the example
         self.model.eval()
         for level in range(length):
-            each = self._next(examples, asked, paths[rows[asked]])  # [examples, C, K]
-            joint = reach[:, :, None] * each
-            total = np.zeros((count, *joint.shape[1:]))
-            np.add.at(total, rows[asked], joint)
-            width = joint.shape[2]
-            weights, paths = best_paths(total, paths, s.candidates)
-            # Where each kept candidate came from, to carry the examples' probabilities on.
-            flat = np.argsort(-total.reshape(count, -1), axis=1, kind="stable")[:, : weights.shape[1]][rows[asked]]
-            reach = joint.reshape(len(asked), -1)[np.arange(len(asked))[:, None], flat]
-            assert width == s.width and paths.shape[2] == level + 1
-        penalty = even_penalty(count, s.width**length) if s.penalty is None else s.penalty
-        chosen = chosen_paths(weights, paths.astype(np.int32), rng.permutation(count), penalty)
+            joint = reach[:, None] * self._next(examples, asked, chosen[rows[asked]])  # [examples, K]
+            weights = np.zeros((count, s.width))
+            np.add.at(weights, rows[asked], joint)
+            tokens = np.broadcast_to(np.arange(s.width, dtype=np.int32)[None, :, None], (count, s.width, 1))
+            paths = np.concatenate([np.repeat(chosen[:, None], s.width, axis=1), tokens], axis=2)
+            penalty = even_penalty(count, s.width ** (level + 1)) if s.penalty is None else s.penalty
+            chosen = chosen_paths(weights, paths, rng.permutation(count), penalty)
+            reach = joint[np.arange(len(asked)), chosen[rows[asked], level]]
         without = np.bincount(rows[asked], minlength=count) == 0
         chosen[without] = codes[without]  # nobody asked for these: they stay
         if self.checkpoints is not None:
@@ -171,20 +150,17 @@ class DeepRetrieval(GenerativeRetriever):
         return chosen
 
     def _next(self, examples: Inputs, asked: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-        """Probabilities of the next token after each of the prefixes [n, C, l], for each example: [n, C, K]."""
+        """Probabilities of the next token after the prefix [n, l] of each example: [n, K]."""
         parts = []
-        level = prefixes.shape[2]
         for start in range(0, len(asked), BLOCK):
             some = slice(start, start + BLOCK)
             query: Any = self.batch(examples, asked[some])
             if self.history is not None:
                 query = self.histories.read(query)
-            columns = []
-            for candidate in range(prefixes.shape[1]):
-                codes = torch.from_numpy(prefixes[some, candidate]).to(next(self.model.parameters()).device)
-                hidden = self.model.hidden(query, codes)[:, level]
-                columns.append(self.model.heads[level](hidden).softmax(-1).cpu().numpy())
-            parts.append(np.stack(columns, axis=1))
+            codes = torch.from_numpy(prefixes[some].astype(np.int64)).to(next(self.model.parameters()).device)
+            level = prefixes.shape[1]
+            hidden = self.model.hidden(query, codes)[:, level]
+            parts.append(self.model.heads[level](hidden).softmax(-1).cpu().numpy())
         return np.concatenate(parts).astype(np.float64)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,7 @@ from small_log import small_log
 from callslip.corpus.sequences import Sequences
 from callslip.errors import BadSetting
 from callslip.methods import make
-from callslip.methods.deep_retrieval import best_paths, chosen_paths, even_penalty, some_of_each
+from callslip.methods.deep_retrieval import chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
 from callslip.methods.sasrec import next_items
 from callslip.model.items import HistoryEncoder, ItemTable
@@ -92,21 +90,7 @@ def test_a_penalty_spreads_items_over_paths():
     assert not crowded.any() and 8 <= shared.sum() <= 12
 
 
-@given(seed=st.integers(0, 99), keep=st.integers(1, 8))
-def test_the_best_longer_prefixes_are_kept(seed, keep):
-    rng = np.random.default_rng(seed)
-    scores, prefixes = rng.random((4, 2, 3)), rng.integers(0, 3, (4, 2, 1))
-    weights, longer = best_paths(scores, prefixes, keep)
-    for item in range(4):
-        each = [(scores[item, c, t], [int(prefixes[item, c, 0]), t]) for c, t in itertools.product(range(2), range(3))]
-        each.sort(key=lambda one: -one[0])
-        assert longer[item].tolist() == [path for _, path in each[:keep]]
-        assert weights[item].tolist() == [weight for weight, _ in each[:keep]]
-
-
 def test_wrong_shapes_are_refused():
-    with pytest.raises(ValueError, match="prefixes"):
-        best_paths(np.zeros((2, 3, 4)), np.zeros((2, 2, 1), np.int64), 2)
     with pytest.raises(ValueError, match="paths"):
         chosen_paths(np.zeros((2, 3)), np.zeros((2, 2, 1), np.int32), np.arange(2), 0.0)
 
@@ -134,6 +118,14 @@ def test_paths_gather_what_the_same_users_have():
 
     assert gathered(0) < 1.3
     assert gathered(4) > 1.7
+
+
+def test_a_fitted_log_is_spread_over_its_paths():
+    quick = {"encoder": "scratch", "decoder_width": 32, "history_width": 32, "batch_size": 64, "width": 4, "length": 2}
+    index = make("deep-retrieval", quick | {"epochs": 0, "rounds": 2, "round_epochs": 2}).fit(small_log())
+    codes = index.identifiers.in_row_order()[1]
+    assert np.unique(codes, axis=0, return_counts=True)[1].max() <= 3 * len(codes) / 16
+    assert np.bincount(codes[:, 0]).max() <= 2 * len(codes) / 4
 
 
 def test_paths_stay_even_whatever_the_number_of_items():
