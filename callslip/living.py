@@ -18,7 +18,7 @@ import numpy as np
 
 from callslip.corpus.documents import Document
 from callslip.corpus.sequences import Users
-from callslip.errors import BadSetting, CallslipError, Unsupported
+from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.search.filters import Filter
 from callslip.search.masks import Masks
 from callslip.storage import documents as stored
@@ -193,7 +193,15 @@ class Living:
         from callslip.methods import make
 
         home = Home.open(path)
-        retriever = make(home.manifest["method"], home.manifest["settings"])
+        try:
+            retriever = make(home.manifest["method"], home.manifest["settings"])
+        except (BadSetting, UnknownName) as error:
+            made = home.manifest.get("versions", {}).get("callslip", "an unknown version")
+            home.close()
+            raise CallslipError(
+                f"{path} was made by another version of callslip ({made}), and this one cannot use it: {error.problem}",
+                "Fit it again, or open it with the version that made it.",
+            ) from None
         retriever._move_in(home)
         return retriever
 

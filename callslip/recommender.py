@@ -38,7 +38,7 @@ class Recommender(Retriever):
     def _fit(self, corpus: Corpus) -> None:
         if not has_histories(corpus):
             raise Unsupported(
-                f"{self.method} recommends items to users and reads no texts",
+                f"{self.method} recommends items to users, and this corpus has none with three items or more",
                 f"Fit it on a log (callslip fit LOG --items ITEMS --method {self.method} --out DIR), or use bm25.",
             )
         self.learn(corpus, training_sequences(corpus))

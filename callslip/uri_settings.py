@@ -71,5 +71,7 @@ class URISettings(RankedSettings):
         check_range(self, commitment_weight=0, balance_weight=0, memory_weight=0, head_start=0, slack=1)
         if self.length is not None:
             check_range(self, length=1)
+        if self.head_start > 1:
+            raise BadSetting(f"setting 'head_start' is {self.head_start}", "It is a share: use 0 to 1.")
         if self.seq2seq_codes != "codebooks":
             raise BadSetting(f"setting 'seq2seq_codes' is {self.seq2seq_codes!r}", "URI learns codebooks.")

@@ -171,6 +171,6 @@ class TestLogContract:
 
 @pytest.mark.parametrize("name", ONLY_LOGS)
 def test_a_corpus_of_texts_is_refused_with_the_remedy(name, small_corpus):
-    with pytest.raises(Unsupported, match="reads no texts") as refusal:
+    with pytest.raises(Unsupported, match="recommends items to users") as refusal:
         quick(name).fit(small_corpus)
     assert "callslip fit LOG" in refusal.value.remedy

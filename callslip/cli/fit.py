@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from callslip.cli import app, options
-from callslip.errors import BadSetting, CallslipError
+from callslip.errors import BadSetting, CallslipError, TrainingStopped
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
@@ -86,7 +86,13 @@ def _fit_with_checkpoints(
     keep = Checkpoints(training, resume=resume, again=resume_from)
     command = _without_resume(sys.argv[1:])
     with keep.stop.on_signals(f"Continue it: {shlex.join(['callslip', *command, '--resume'])}"):
-        retriever.fit(data, keep)
+        try:
+            retriever.fit(data, keep)
+        except CallslipError as error:
+            # A mistake that ended the fit before anything was saved must not stand in the way of the next one.
+            if not isinstance(error, TrainingStopped) and not resume and keep.nothing_saved():
+                shutil.rmtree(training)
+            raise
 
 
 def _without_resume(arguments: list[str]) -> list[str]:

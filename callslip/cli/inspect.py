@@ -72,7 +72,24 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
     if not places:
         typer.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
         return None
+    _say_what_is_left_out(path)
     return Identifiers.load(places[0])
+
+
+def _say_what_is_left_out(path: Path) -> None:
+    """Documents that came or went after the snapshot that is examined."""
+    from callslip.storage.home import Home
+
+    home = Home.open(path, verify=False)
+    changes, held = home.store.changes(home.version), set(home.sequence.tolist())
+    gone = held.intersection(home.store.deleted())
+    home.close()
+    if changes.added or gone:
+        typer.echo(
+            f"without {len(changes.added):,} documents that were added and with {len(gone):,} that were deleted since "
+            f"the last snapshot: callslip compact {path} makes a new one",
+            err=True,
+        )
 
 
 def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]

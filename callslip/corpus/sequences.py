@@ -210,9 +210,10 @@ class Users:
 
         if user in self.histories:
             return Query(user, "", self.histories[user])
-        remedy = "Give items instead: --history id,id,id (a query with a history)."
         if not self.histories:
+            remedy = "Search it by text, or fit a method that reads histories, such as item-knn or tiger, on a log."
             raise CallslipError("the index knows no users: it was not fitted on a log", remedy)
+        remedy = "Give items instead: --history id,id,id (a query with a history)."
         close = difflib.get_close_matches(user, self.histories, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         raise CallslipError(f"the index knows no user {user!r}", hint + remedy)

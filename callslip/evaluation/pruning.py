@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Query
-from callslip.errors import Unsupported
+from callslip.errors import BadSetting, Unsupported
 from callslip.evaluation.measures import PerQuery, Run
 from callslip.evaluation.significance import Interval, bootstrap_intervals
 from callslip.retriever import Retriever
@@ -107,6 +107,11 @@ def check_decoding(retriever: Retriever) -> GenerativeRetriever:
     from callslip.generative import GenerativeRetriever
 
     if isinstance(retriever, GenerativeRetriever) and "decoding" in retriever.search_settings:
+        if retriever.settings.decoding not in DECODINGS:
+            raise BadSetting(
+                f"decoding={retriever.settings.decoding} cannot be held against exact search, which writes known codes",
+                "Add --set decoding=beam, or leave out --exact (exact=True).",
+            )
         return retriever
     raise Unsupported(
         f"{retriever.method} has no setting 'decoding': it writes no codes itself, so no beam of its own can lose any",

@@ -117,6 +117,8 @@ class ASISettings(GenerativeSettings):
         unknown = [name for name in self.criteria if name not in CRITERIA]
         if unknown:
             raise BadSetting(f"setting 'criteria' has {unknown[0]!r}", f"Use some of {', '.join(CRITERIA)}.")
+        if self.codes_from is not None:
+            raise BadSetting("setting 'codes_from': ASI learns its codes", "Leave it out, or use it with dsi-semantic.")
         if self.seq2seq is not None:
             raise BadSetting("setting 'seq2seq': ASI has a decoder of its own, which is not T5", "Leave it out.")
 

@@ -87,6 +87,10 @@ class Checkpoints:
         """Whether there is an earlier fit to resume, or to overwrite."""
         return (self.folder / RUN).is_file()
 
+    def nothing_saved(self) -> bool:
+        """Whether the folder holds no more than whose it is."""
+        return self.folder.is_dir() and all(path.name == RUN for path in self.folder.iterdir())
+
     def claim(self, method: str, settings: Mapping[str, Any], corpus: Mapping[str, Any]) -> None:
         """Begin a fit: resume the one that is there if it is the same, or make place for a new one."""
         ours = {"method": method, "settings": dict(settings), "corpus": dict(corpus), "versions": _versions()}

@@ -239,3 +239,45 @@ def test_help_and_version_import_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "callslip 0." in process("--version").stdout
+
+
+def test_inspect_says_what_came_and_went_after_the_snapshot(index, tmp_path):
+    living = tmp_path / "living"
+    subprocess.run(["cp", "-r", index, living], check=True)
+    assert "snapshot" not in run("inspect", living).stderr
+    (tmp_path / "new.jsonl").write_text('{"_id": "new", "title": "A violin", "text": "One more violin."}\n')
+    assert process("add", living, tmp_path / "new.jsonl").returncode == 0
+    assert process("delete", living, "music/5").returncode == 0
+    said = run("inspect", living).stderr
+    assert "without 1 documents that were added and with 1 that were deleted" in said and "callslip compact" in said
+    assert process("compact", living).returncode == 0
+    assert "snapshot" not in run("inspect", living).stderr
+    assert "40 documents" in run("inspect", living).stdout
+
+
+def test_a_fit_that_was_refused_does_not_stand_in_the_way_of_the_next(data, tmp_path):
+    wrong = process("fit", data, "--out", tmp_path / "i", *FAST, "--set", "codes_from=nowhere")
+    assert wrong.returncode == 2 and "nowhere" in wrong.stderr
+    assert not (tmp_path / "i.training").exists()
+    assert process("fit", data, "--out", tmp_path / "i", *FAST).returncode == 0
+
+
+def test_an_index_with_a_setting_that_is_no_more_names_itself(index, tmp_path):
+    old = tmp_path / "old"
+    subprocess.run(["cp", "-r", index, old], check=True)
+    from callslip.storage import folder
+
+    manifest = folder.read_manifest(old, verify=False)
+    folder.write_manifest(old, manifest | {"settings": manifest["settings"] | {"candidates": 4}})
+    done = process("search", old, "violin")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "made by another version" in said and "candidates" in said and "Fit it again" in said
+
+
+def test_free_decoding_is_not_held_against_exact_search(data, tmp_path):
+    quick = ("--method", "asi++", *FAST, "--set", "decoding=free")
+    assert process("fit", data, "--out", tmp_path / "a", *quick).returncode == 0
+    done = process("evaluate", tmp_path / "a", data, "--exact")
+    assert done.returncode == 2 and "decoding=beam" in done.stderr and "Traceback" not in done.stderr
+    assert process("evaluate", tmp_path / "a", data, "--exact", "--set", "decoding=beam").returncode == 0

@@ -243,6 +243,7 @@ def test_mistakes_in_settings_are_named():
         ({"temperature": 0.0}, "temperature"),
         ({"neighbours": 9}, "neighbours"),
         ({"seq2seq": "t5-small"}, "seq2seq"),
+        ({"codes_from": "an-index"}, "codes_from"),
     ):
         with pytest.raises(BadSetting, match=said):
             make("asi++", values)

@@ -431,7 +431,12 @@ def test_inspect_shows_the_entropy(saved):
 
 
 def test_mistakes_are_refused():
-    for values in ({"temperature": 0}, {"random_negatives": 0, "hard_negatives": 0}, {"seq2seq_codes": "tokens"}):
+    for values in (
+        {"temperature": 0},
+        {"random_negatives": 0, "hard_negatives": 0},
+        {"seq2seq_codes": "tokens"},
+        {"head_start": 2},
+    ):
         with pytest.raises(BadSetting):
             make("uri", values)
 
