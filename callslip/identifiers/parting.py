@@ -25,6 +25,8 @@ def even_clusters(vectors: np.ndarray, groups: np.ndarray, k: int, seed: int = 0
     for group in range(int(groups.max(initial=-1)) + 1):
         own = np.flatnonzero(groups == group)
         centres = cluster_centres(unit[own], k, seed)
+        # Documents that are alike have fewer centres than clusters: some stand for two, and share them out.
+        centres = centres[np.arange(min(k, len(own))) % max(1, len(centres))]
         distance = (centres**2).sum(axis=1) - 2 * unit[own] @ centres.T  # and 1, for all alike
         near = np.exp(SHARPNESS * (distance.min(axis=1, keepdims=True) - distance))
         found[own] = balanced_assignment(near / near.sum(axis=1, keepdims=True), -(-len(own) // len(centres)))
