@@ -139,8 +139,11 @@ def fitted(corpus: Corpus, method: str, values: dict[str, Any]) -> tuple[dict[st
     index.fit(corpus)
     codes = index.identifiers.in_row_order()[1]
     sizes = np.unique(codes, axis=0, return_counts=True)[1]
+    settings = index.describe()["settings"]
+    if settings.get("codes_from"):
+        settings["codes_from"] = Path(settings["codes_from"]).name  # results say nothing of this machine
     row = {
-        "settings": index.describe()["settings"],
+        "settings": settings,
         "fit_seconds": round(time.perf_counter() - began, 1),
         "fit_cpu_seconds": round(time.process_time() - cpu, 1),
         "log": [record for record in index.log.records if "ape" in record] + index.log.records[-1:],
