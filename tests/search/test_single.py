@@ -20,13 +20,11 @@ class Table:
 
     def __init__(self, levels: list[list[float]]) -> None:
         self.levels = [torch.tensor(level, dtype=torch.float32) for level in levels]
-        self.advanced: list[int] = []
 
     def start(self, queries):
         return Written(1), self.levels[0].expand(len(queries), 1, -1)
 
     def advance(self, state, parents, tokens):
-        self.advanced.append(parents.numel())
         state.written += 1
         return self.levels[state.written - 1].expand(*parents.shape, -1)
 
