@@ -38,7 +38,7 @@ LAYERS = {
     "cli": 7,
     "distributed": 7,
 }
-LEAVES = {"device", "durable", "errors", "progress", "settings", "threads", "versions"}
+LEAVES = {"device", "durable", "errors", "interrupts", "progress", "settings", "threads", "versions"}
 # Living.load must turn a folder's method name into a class; it asks the registry, inside the function.
 EXCEPTIONS = {("living.py", "methods")}
 

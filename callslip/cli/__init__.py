@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
 
 from callslip import __version__, threads
 from callslip.errors import CallslipError
+from callslip.interrupts import outside_imports
 
 SEARCHING = (["search"], ["evaluate"], ["serve"])
 """Commands that compute little at a time, and should not take a core that others need while they wait."""
+INTERRUPTED = 130
+"""What a shell expects after Ctrl-C. typer makes an exit with it of an interrupted command, and says nothing."""
 
 app = typer.Typer(
     name="callslip",
@@ -32,6 +36,8 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 def main() -> None:
     """Run a command. User errors are printed without a traceback; an interrupt ends with 130."""
     threads.prepare(searching=sys.argv[1:2] in SEARCHING)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor a caller's own
+        signal.signal(signal.SIGINT, outside_imports(signal.default_int_handler))
     from callslip.cli import (  # noqa: F401  (they register)
         compare,
         demo,
@@ -51,9 +57,11 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
         typer.echo("interrupted; vectors that were encoded are kept, nothing else was changed", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `callslip search … | head`
         sys.stderr.close()
         sys.exit(141)

@@ -28,6 +28,7 @@ import numpy as np
 
 from callslip import durable
 from callslip.errors import CallslipError, TrainingStopped
+from callslip.interrupts import outside_imports
 from callslip.versions import versions
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Stop:
     @contextmanager
     def on_signals(self, remedy: str) -> Iterator[None]:
         """Let SIGTERM and Ctrl-C stop the fit. What then comes out is `TrainingStopped` with the remedy."""
-        before = {number: signal.signal(number, self.request) for number in (signal.SIGTERM, signal.SIGINT)}
+        handler = outside_imports(self.request)
+        before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         except TrainingStopped as stopped:
@@ -63,8 +65,8 @@ class Stop:
             number = self.signal or signal.SIGINT
             raise TrainingStopped("the fit was stopped between two saves", remedy, signal=number) from None
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
 
 
 class Checkpoints:
