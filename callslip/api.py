@@ -88,7 +88,7 @@ def compare(
     if not names:
         raise BadSetting("no methods to compare", "Name some: --methods bm25,dense.")
     parts = {name: name.partition(":") for name in names}
-    # A misspelt name fails before hours of work.
+    # What can be known to fail, a misspelt name among it, fails before hours of work.
     retrievers = {name: make(method, preset=own or None) for name, (method, _, own) in parts.items()}
     known = {field.name for r in retrievers.values() for field in dataclasses.fields(r.settings)}
     if options.get("exact"):
@@ -97,15 +97,32 @@ def compare(
     for setting in settings or {}:
         if setting not in known:
             raise UnknownName("setting", setting, known)
-    reports = {}
-    for name in names:
-        method, _, variant = parts[name]
+    for name, (method, _, variant) in parts.items():
         presets = retrievers[name].presets
         known_here = {field.name for field in dataclasses.fields(retrievers[name].settings)}
         values = {key: value for key, value in (settings or {}).items() if key in known_here}
-        values = presets.get(preset or "", {}) | values | presets.get(variant, {})
-        retriever = make(method, values).fit(data)
+        retrievers[name] = make(method, presets.get(preset or "", {}) | values | presets.get(variant, {}))
+    _check_queries_are_read(retrievers, data, options.get("split", "test"))
+    reports = {}
+    for name in names:
+        retriever = retrievers.pop(name).fit(data)  # one index in memory at a time
         reports[name] = evaluate(retriever, data, name=name, **options)
         if on_report is not None:
             on_report(name, reports[name])
     return Comparison(reports, baseline=names[0])
+
+
+def _check_queries_are_read(retrievers: Mapping[str, Retriever], corpus: Corpus, split: str) -> None:
+    """Refuse a method that could not answer the queries of the split."""
+    from callslip.errors import Unsupported
+    from callslip.evaluation.evaluate import judged_split
+
+    queries, _ = judged_split(corpus, split)
+    histories = all(query.history and not query.text for query in queries.values())
+    unable = [name for name, retriever in retrievers.items() if not retriever.could_read(histories=histories)]
+    if unable:
+        kind, others = ("histories of items", "item-knn or tiger") if histories else ("texts", "bm25 or dsi-semantic")
+        raise Unsupported(
+            f"the queries of split {split!r} are {kind}, which {', '.join(unable)} cannot read",
+            f"Leave it out of --methods, or compare methods such as {others}.",
+        )

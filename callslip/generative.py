@@ -73,8 +73,7 @@ class GenerativeRetriever(WriterRetriever):
         s, self.history = self.settings, None
         kind = s.queries
         if kind == "auto":
-            able = self.takes_histories and not self.reads_text
-            kind = "sequence" if able and has_histories(corpus) else "text"
+            kind = "sequence" if has_histories(corpus) and self.could_read(histories=True) else "text"
         texts = kind == "text" or has_texts(corpus)
         if texts:
             self.vectors = self.encode([d.content for d in corpus], "encoding documents")

@@ -23,6 +23,9 @@ class Recommender(Retriever):
     def reads_histories(self) -> bool:
         return True
 
+    def could_read(self, *, histories: bool) -> bool:
+        return histories
+
     def learn(self, corpus: Corpus, sequences: Sequences) -> None:
         """Take from a log what scores need."""
         raise NotImplementedError

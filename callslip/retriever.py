@@ -71,6 +71,10 @@ class Retriever(Living):
         """Whether queries are histories of items, and not texts."""
         return False
 
+    def could_read(self, *, histories: bool) -> bool:
+        """Whether a fit on a corpus of such queries would give an index that answers them; asked before the fit."""
+        return not histories
+
     # The contract.
 
     def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:

@@ -83,6 +83,12 @@ class WriterRetriever(Retriever):
     def reads_histories(self) -> bool:
         return self.history is not None
 
+    def could_read(self, *, histories: bool) -> bool:
+        kind = self.settings.queries
+        if histories:
+            return kind in ("set", "sequence") or (kind == "auto" and self.takes_histories and not self.reads_text)
+        return kind in ("auto", "text")
+
     @property
     def histories(self) -> HistoryWriter:
         """The model, where it reads histories of items."""

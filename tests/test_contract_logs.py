@@ -13,7 +13,7 @@ from small_log import small_log
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.errors import CallslipError, IndexCorrupt, Unsupported
+from callslip.errors import BadSetting, CallslipError, IndexCorrupt, Unsupported
 from callslip.methods import METHODS, find, make
 from callslip.recommender import Recommender
 from callslip.search.filters import Filter
@@ -22,6 +22,8 @@ from callslip.storage.check import check
 
 QUICK = {"encoder": "scratch", "epochs": 10, "batch_size": 64, "decoder_width": 32, "history_width": 32, "width": 4}
 QUICK |= {"rounds": 1, "round_epochs": 4, "rqvae_epochs": 10, "leaf": 3}
+HARDLY = {"epochs": 1, "round_epochs": 1, "rqvae_epochs": 1, "level_epochs": 1, "warmup_epochs": 1, "ranker_epochs": 1}
+SLOW = ("genret", "hybrid")
 ONLY_LOGS = [name for name in METHODS if issubclass(find(name).load(), Recommender)]
 NAMES = [*ONLY_LOGS, "tiger", "deep-retrieval", "uri", "item-knn+sasrec"]
 ASKED = Query("q", "", ("soap-2", "soap-3", "soap-4"))
@@ -32,12 +34,13 @@ def log() -> Corpus:
     return small_log()
 
 
-def quick(name: str):
+def quick(name: str, **others: int):
     values = {}
-    for part in name.split("+"):
+    parts = [name] if name in METHODS else name.split("+")
+    for part in parts:
         known = {field.name for field in dataclasses.fields(find(part).load().Settings)}
-        prefix = f"{part}." if "+" in name else ""
-        values |= {f"{prefix}{key}": value for key, value in QUICK.items() if key in known}
+        prefix = f"{part}." if len(parts) > 1 else ""
+        values |= {f"{prefix}{key}": value for key, value in (QUICK | others).items() if key in known}
     return make(name, values)
 
 
@@ -174,3 +177,46 @@ def test_a_corpus_of_texts_is_refused_with_the_remedy(name, small_corpus):
     with pytest.raises(Unsupported, match="recommends items to users") as refusal:
         quick(name).fit(small_corpus)
     assert "callslip fit LOG" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("name", [*(one for one in METHODS if one not in SLOW), "item-knn+sasrec", "bm25+item-knn"])
+def test_what_a_method_could_read_is_known_before_it_is_fitted(name, log):
+    """Asked of what was not fitted, it says what the fitted index does."""
+    index = quick(name)
+    texts = Corpus(log.documents, {"t": Query("t", "soap 3")}, {"test": {"t": {"soap-3": 1}}})
+    for corpus, asked in ((log, ASKED), (texts, Query("t", "soap 3"))):
+        expected = index.could_read(histories=bool(asked.history))
+        try:
+            answered = len(quick(name, **HARDLY).fit(corpus).search(asked, k=3)) > 0
+        except Unsupported:
+            answered = False
+        assert answered == expected, (name, asked)
+
+
+@pytest.mark.parametrize("values", [{"queries": "text"}, {"train_encoder": "top"}])
+def test_settings_that_make_texts_of_queries_count(values):
+    assert make("tiger").could_read(histories=True)
+    assert not make("tiger", values).could_read(histories=True)
+    assert not make("dsi-semantic", {"queries": "set"}).could_read(histories=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "named"),
+    [
+        (["popularity", "bm25", "asi"], {}, "histories of items, which bm25, asi cannot"),
+        (["popularity", "tiger"], {"queries": "text"}, "histories of items, which tiger cannot"),
+    ],
+)
+def test_a_comparison_is_refused_before_any_fit(log, monkeypatch, names, settings, named):
+    monkeypatch.setattr("callslip.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
+    with pytest.raises(Unsupported, match=named) as caught:
+        api.compare(log, names, settings=settings)
+    assert "item-knn" in caught.value.remedy
+    with pytest.raises(BadSetting, match="no judged queries in split 'dave'"):
+        api.compare(log, ["popularity"], split="dave")
+
+
+def test_a_recommender_is_not_compared_on_texts(small_corpus, monkeypatch):
+    monkeypatch.setattr("callslip.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
+    with pytest.raises(Unsupported, match="are texts, which item-knn cannot"):
+        api.compare(small_corpus, ["bm25", "item-knn"])

@@ -63,6 +63,15 @@ def evaluate(
     )[0]
 
 
+def judged_split(corpus: Corpus, split: str) -> tuple[dict[str, Query], Judgements]:
+    """The judged queries of a split and their judgements, of which there must be some."""
+    queries, judgements = corpus.split(split)
+    if not queries:
+        known = ", ".join(sorted(corpus.judgements)) or "none"
+        raise BadSetting(f"the corpus has no judged queries in split {split!r}", f"Splits with judgements: {known}.")
+    return queries, judgements
+
+
 def evaluate_with_run(
     retriever: Retriever,
     corpus: Corpus,
@@ -80,10 +89,7 @@ def evaluate_with_run(
     if exact:
         check_decoding(retriever)
     parsed = parse_measures(measures)
-    queries, judgements = corpus.split(split)
-    if not queries:
-        known = ", ".join(sorted(corpus.judgements)) or "none"
-        raise BadSetting(f"the corpus has no judged queries in split {split!r}", f"Splits with judgements: {known}.")
+    queries, judgements = judged_split(corpus, split)
     if typos:
         queries = typo_queries(queries, edits=typos, seed=seed)
     depth = max([depth, *(cutoff_of(measure) or 0 for measure in parsed)])

@@ -61,6 +61,9 @@ class Hybrid(Retriever):
     def reads_histories(self) -> bool:
         return all(part.reads_histories for part in self.parts)
 
+    def could_read(self, *, histories: bool) -> bool:
+        return all(part.could_read(histories=histories) for part in self.parts)
+
     def _fit(self, corpus: Corpus) -> None:
         for number, part in enumerate(self.parts):
             part.fit(corpus, self.checkpoints and self.checkpoints.part(f"{number}-{part.method}"))
