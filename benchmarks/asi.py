@@ -4,7 +4,8 @@
 
 `main` fits asi and asi++ with each seed; `variants` fits asi++ with the other indexers, without each criterion, and
 with the density criterion as printed; `new` leaves a fifth of the documents out, adds them after training, and
-evaluates queries by what their documents are to the model. Results go to results/asi-SET.json after every fit.
+evaluates queries by what their documents are to the model. `--split dev` holds train claims out where a set has no
+dev split. Results go to results/asi-SET.json after every fit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from two_stage import held_out
 
 import callslip
 from callslip.corpus.documents import Corpus
@@ -47,6 +49,8 @@ def main() -> None:
     parts = arguments.parts.split(",")
     for name in arguments.sets:
         corpus = callslip.load_corpus(data / name)
+        if arguments.split == "dev" and "dev" not in corpus.judgements:
+            corpus = held_out(corpus)
         path = RESULTS / f"asi-{name}{arguments.tag}.json"
         result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         result |= {"corpus": corpus.fingerprint(), "settings": arguments.assignments, "split": arguments.split}
@@ -57,7 +61,8 @@ def main() -> None:
         if "variants" in parts:
             todo += [(f"asi++, {one}", "asi++", one, 0) for one in arguments.variants.split(",")]
         for label, method, preset, seed in todo:
-            index = make(method, settings | {"seed": seed}, preset=preset).fit(corpus)
+            own = {"criteria_weight": 0.0} if method == "asi" else {}  # whatever asi++ is told
+            index = make(method, settings | {"seed": seed} | own, preset=preset).fit(corpus)
             result.setdefault("systems", {})[label] = figures(index, corpus, arguments.split)
             write(path, result, label)
         if "new" in parts:

@@ -30,6 +30,7 @@ LAYERS = {
     "recommender": 4,
     "word_codes": 4.5,
     "ranked": 4.5,
+    "asi_settings": 4.7,
     "uri_settings": 4.7,
     "methods": 5,
     "evaluation": 5,

@@ -1,0 +1,90 @@
+"""ASI's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from callslip.errors import BadSetting
+from callslip.generative_settings import GenerativeSettings
+from callslip.identifiers.indexers import IndexerName
+from callslip.settings import check_range
+
+CRITERIA = ("density", "bottleneck", "information")
+
+
+@dataclass(frozen=True)
+class ASISettings(GenerativeSettings):
+    """ASI's own: the codes, the indexer, and the criteria of ASI++."""
+
+    codes: Literal["learned", "random"] = "learned"
+    """Learned codes, or random ones as a control, which the decoder alone is trained on."""
+    width: int = 32
+    """Tokens per level (K). The paper's 256 is for millions of documents."""
+    length: int = 6
+    """Levels (L). With the paper's 4 of so few tokens most documents share their code."""
+    indexer: IndexerName = "mlp"
+    """What gives a vector its code: `mlp` (a network per level), `pq` (product) or `rq` (residual quantisation)."""
+    margin: float = 3.0
+    """How much nearer the code of a query must be to that of its document than to others; distances end at 2 L."""
+    criteria_weight: float = 0.05
+    """Weight λ of the three criteria of ASI++ after the first epoch; 0 is ASI. The paper's 0.25 makes more codes, which
+    are harder to write."""
+    criteria_start: float = 0.01
+    """Weight that they begin with; it grows evenly over the first epoch."""
+    criteria: tuple[str, ...] = CRITERIA
+    """Those that are used: density, bottleneck, information."""
+    density: Literal["dense", "printed"] = "dense"
+    """Which texts the density criterion moves most: those whose code many others are near to, or, as the paper prints
+    it, those that are far from the others."""
+    gamma: float = 0.05
+    """How much of the bottleneck criterion spreads vectors."""
+    temperature: float = 0.05
+    """Of the bottleneck's softmax over the batch; the paper has none, which is 1."""
+    beta: float = 0.01
+    """How much of a text the information criterion makes its vector forget."""
+    generation_weight: float = 1.0
+    """Of the decoder's cross-entropy."""
+    quantisation_weight: float = 1.0
+    """Of the squared error of `pq` and `rq`."""
+    indexer_hidden: int = 256
+    """Width of each network of the `mlp` indexer."""
+    indexer_dropout: float = 0.2
+    """Dropout in them."""
+    sinkhorn_epsilon: float = 0.003
+    """How soft the probabilities of `pq` and `rq` are."""
+    sinkhorn_iterations: int = 100
+    """Iterations that share their tokens out over a batch."""
+    neighbours: int = 1
+    """Tokens that the documents of a batch have in common, as far as they can: those that are near are told apart only
+    if they meet. 0 draws them at random, as the paper does, whose batches are thousands."""
+    code_noise: float = 0.1
+    """As `noise`, for what the indexer reads; more makes codes coarser."""
+    indexer_learning_rate: float = 1e-3
+    """Peak learning rate of the indexer."""
+    head_learning_rate: float = 1e-4
+    """Peak learning rate of what makes the encoder's vector the indexer's; `learning_rate` is the decoder's."""
+    batch_size: int = 256
+    """Pairs of a query and its document per step: the others of a batch are its negatives."""
+    decoding: Literal["beam", "exact", "free"] = "beam"  # type: ignore[assignment]
+    """`beam` writes codes of the corpus only. `free` is the paper's: any code may be written, and what no document has
+    is dropped. `exact` is the best codes of all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, width=2, length=1, batch_size=2, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
+        check_range(self, beta=0, generation_weight=0, quantisation_weight=0, indexer_hidden=1, indexer_dropout=0)
+        check_range(self, sinkhorn_iterations=0, neighbours=0, code_noise=0, indexer_learning_rate=0)
+        check_range(self, head_learning_rate=0)
+        if self.neighbours > self.length:
+            raise BadSetting(f"setting 'neighbours' is {self.neighbours}", f"A code has {self.length} tokens.")
+        for name in ("temperature", "sinkhorn_epsilon"):
+            if getattr(self, name) <= 0:
+                raise BadSetting(f"setting {name!r} is {getattr(self, name)}", "Use more than 0.")
+        unknown = [name for name in self.criteria if name not in CRITERIA]
+        if unknown:
+            raise BadSetting(f"setting 'criteria' has {unknown[0]!r}", f"Use some of {', '.join(CRITERIA)}.")
+        if self.codes_from is not None:
+            raise BadSetting("setting 'codes_from': ASI learns its codes", "Leave it out, or use it with dsi-semantic.")
+        if self.seq2seq is not None:
+            raise BadSetting("setting 'seq2seq': ASI has a decoder of its own, which is not T5", "Leave it out.")
