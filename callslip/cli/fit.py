@@ -43,7 +43,7 @@ def fit(
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
     from callslip.methods import DEFAULT, make
-    from callslip.storage.folder import check_writable
+    from callslip.storage.folder import MANIFEST, check_writable
 
     named, values = options.chosen_settings(recipe, set_)
     name = method or named or DEFAULT
@@ -52,6 +52,8 @@ def fit(
     _check_resume(training, resume or resume_from is not None, checkpoints)
     retriever = make(name, values, preset=preset)
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
+    if (out / MANIFEST).is_file():
+        options.say(f"{out} holds an index already: it stays until the new one is saved, which takes its place")
     options.say(f"fitting {name}")
     if checkpoints:
         _fit_with_checkpoints(retriever, data, training, resume, resume_from)

@@ -55,6 +55,15 @@ def index(data, tmp_path_factory):
     return path
 
 
+def test_an_index_that_is_replaced_is_named_first(data, tmp_path):
+    first = run("fit", data, "--method", "bm25", "--out", tmp_path / "index")
+    assert first.exit_code == 0 and "already" not in first.stderr
+    again = run("fit", data, "--method", "bm25-classic", "--out", tmp_path / "index")
+    assert again.exit_code == 0
+    assert again.stderr.index("holds an index already") < again.stderr.index("fitting bm25-classic")
+    assert json.loads((tmp_path / "index" / "manifest.json").read_text())["method"] == "bm25-classic"
+
+
 def test_search_prints_hits(index):
     done = process("search", index, "which violin has the mark music5", "-k", 3)
     assert done.returncode == 0, done.stderr
