@@ -31,6 +31,8 @@ from callslip.settings import parse_assignments
 RESULTS = Path(__file__).parent / "results"
 MEASURES = ["nDCG@10", "R@1", "R@10", "R@100"]
 KINDS = ("ranked", "optimistic", "expected")
+ALWAYS: dict[str, dict[str, Any]] = {"asi": {"criteria_weight": 0.0}, "asi++": {}}
+"""Whatever the command says of λ, asi has none."""
 VARIANTS = ("pq", "rq", "no-density", "no-bottleneck", "no-information", "density-as-printed", "random")
 
 
@@ -61,13 +63,14 @@ def main() -> None:
         if "variants" in parts:
             todo += [(f"asi++, {one}", "asi++", one, 0) for one in arguments.variants.split(",")]
         for label, method, preset, seed in todo:
-            own = {"criteria_weight": 0.0} if method == "asi" else {}  # whatever asi++ is told
-            index = make(method, settings | {"seed": seed} | own, preset=preset).fit(corpus)
+            index = make(method, settings | {"seed": seed} | ALWAYS[method], preset=preset).fit(corpus)
             result.setdefault("systems", {})[label] = figures(index, corpus, arguments.split)
             write(path, result, label)
         if "new" in parts:
-            for method in ("asi", "asi++"):
-                result.setdefault("new", {})[method] = new_documents(corpus, method, settings, arguments.split)
+            for method in ALWAYS:
+                result.setdefault("new", {})[method] = new_documents(
+                    corpus, method, settings | ALWAYS[method], arguments.split
+                )
                 write(path, result, f"new documents, {method}")
 
 
