@@ -93,8 +93,9 @@ def test_a_program_that_works_inside_an_import_can_be_stopped(tmp_path):
 
 def test_the_command_line_is_interrupted_after_its_imports(library):
     """Ctrl-C while a command loads its libraries: a message and 130, not what half a library makes of it."""
-    program = (
+    program = (  # the tests may run where Ctrl-C is ignored, in the background of a shell
         "import signal, sys; from callslip import cli; sys.argv = ['callslip', 'late'];\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "@cli.app.command()\ndef late():\n import loaded_slowly, time\n time.sleep(30)\n"
         "cli.main()"
     )
