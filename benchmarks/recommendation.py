@@ -16,6 +16,7 @@ import json
 import os
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsi-random": ("dsi-random", WRITER | {"width": 32, "length": 2}),
     "tiger": ("tiger", WRITER),
     "deep-retrieval": ("deep-retrieval", WRITER | {"width": 32, "length": 2, "rounds": 2, "round_epochs": 2}),
+    "recforest": ("recforest", WRITER | {"width": 32, "trees": 2}),
 }
 GENERAL = {"queries": "set", "decay": 1.0, "history_layers": 0}
 """What makes a task general: the history is a set."""
@@ -108,12 +110,13 @@ def measure(
     if users is not None:
         asked = [asked[n] for n in np.random.default_rng(0).permutation(len(asked))[:users]]
     judged = {query.query_id: judgements[query.query_id] for query in asked}
-    if hasattr(index, "identifiers"):
-        row["codes"] = index.identifiers.unique
-        row["ape"] = average_partition_entropy(index.identifiers.in_row_order()[1], corpus.sequences().each())
+    if "ranking" in index.search_settings:
+        trees, had = getattr(index, "parts", [index]), corpus.sequences().each()  # of a forest, means over its trees
+        row["codes"] = mean(tree.identifiers.unique for tree in trees)
+        row["ape"] = mean(average_partition_entropy(tree.identifiers.in_row_order()[1], had) for tree in trees)
         for ranking in RANKINGS:
             row[ranking] = figures(index.adjust({"ranking": ranking}), asked, judged)
-            row["items_reached"] = reached(index, asked)
+            row["items_reached"] = mean(reached(tree, asked) for tree in trees)
             print(system, task, split, ranking, row[ranking], flush=True)
         return row
     row |= figures(index, asked, judged)

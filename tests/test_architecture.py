@@ -28,6 +28,7 @@ LAYERS = {
     "generative": 4,
     "vectors": 4,
     "recommender": 4,
+    "ensemble": 4,
     "word_codes": 4.5,
     "ranked": 4.5,
     "asi_settings": 4.7,

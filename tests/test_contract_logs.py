@@ -25,7 +25,7 @@ QUICK |= {"rounds": 1, "round_epochs": 4, "rqvae_epochs": 10, "leaf": 3}
 HARDLY = {"epochs": 1, "round_epochs": 1, "rqvae_epochs": 1, "level_epochs": 1, "warmup_epochs": 1, "ranker_epochs": 1}
 SLOW = ("genret", "hybrid")
 ONLY_LOGS = [name for name in METHODS if issubclass(find(name).load(), Recommender)]
-NAMES = [*ONLY_LOGS, "tiger", "deep-retrieval", "uri", "item-knn+sasrec"]
+NAMES = [*ONLY_LOGS, "tiger", "deep-retrieval", "recforest", "uri", "item-knn+sasrec"]
 ASKED = Query("q", "", ("soap-2", "soap-3", "soap-4"))
 
 

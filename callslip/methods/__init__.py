@@ -53,6 +53,7 @@ METHODS: dict[str, Method] = {
     "sasrec": Method("sasrec:SASRec", "logs: nearest items to a transformer's state after the history"),
     "tiger": Method("tiger:TIGER", "codes by RQ-VAE, one more level for collisions; made for logs"),
     "deep-retrieval": Method("deep_retrieval:DeepRetrieval", "paths learned with the model by turns; made for logs"),
+    "recforest": Method("recforest:RecForest", "paths in several balanced trees, their probabilities added; for logs"),
 }
 
 DEFAULT = "dsi-semantic"

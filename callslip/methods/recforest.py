@@ -1,0 +1,118 @@
+"""RecForest: several balanced trees of the items, and a model for each that reads a history and writes the next item's
+path (Feng et al., 2022).
+
+Items are parted into K even clusters by their vectors, each of these again, until every item has a path of its own.
+Whatever lies at the edge of a cluster in one tree lies well inside one in another, so an item's score is the sum of the
+probabilities that the trees give its paths.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.ensemble import Ensemble
+from callslip.generative import GenerativeRetriever, GenerativeSettings
+from callslip.identifiers.parting import even_tree
+from callslip.retriever import Found, Retriever
+from callslip.settings import check_range, make
+
+
+@dataclass(frozen=True)
+class TreeSettings(GenerativeSettings):
+    """One tree's own: how many branches."""
+
+    width: int = 32
+    """Branches of each node (K)."""
+    ranking: Literal["bucket", "sum", "union"] = "bucket"
+    """Order of hits in each tree: `bucket` is the model's order of paths, as in the paper; `sum` and `union` let the
+    inner product of history and item have its say, too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, width=2)
+
+
+@dataclass(frozen=True)
+class RecForestSettings(TreeSettings):
+    """RecForest's own: how many trees. Everything else is the same in all of them."""
+
+    trees: int = 2
+    """Trees, each with a model of its own; the first has the seed, the next one more, and so on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, trees=1)
+
+
+class Tree(GenerativeRetriever):
+    """One tree of the forest, and the model that writes its paths."""
+
+    Settings = TreeSettings
+    settings: TreeSettings
+
+    def make_codes(self, corpus: Corpus) -> np.ndarray:
+        return even_tree(self.vectors, self.settings.width, self.settings.seed).astype(np.int32)
+
+    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        """A new item shares the path of the nearest one: the model has learned to write no other there."""
+        if self.settings.codes_from is not None:
+            return super().assign(documents, vectors)  # it refuses
+        nearest = (vectors @ np.asarray(self.vectors).T).argmax(axis=1)
+        return self.identifiers.in_row_order()[1][nearest]
+
+
+class RecForest(Ensemble):
+    """Ranks an item by the sum of the probabilities of its paths, one in each tree."""
+
+    Settings = RecForestSettings
+    settings: RecForestSettings
+    search_settings = GenerativeRetriever.search_settings
+    presets = {  # noqa: RUF012  (a class constant, never changed)
+        "quick": {"epochs": 6, "decoder_width": 128},
+        "paper": {"ranker_weight": 0.0},
+    }
+
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__(settings, method=method)
+        s = self.settings
+        own = {field.name: getattr(s, field.name) for field in fields(TreeSettings)}
+        one = TreeSettings(**own)
+        self.parts = [Tree(replace(one, seed=s.seed + n), method=f"tree-{n + 1}") for n in range(s.trees)]
+
+    def remade(self, method: str, values: dict[str, Any]) -> Retriever:
+        return Tree(make(TreeSettings, values), method=method)
+
+    def _adjusted(self, names: frozenset[str]) -> None:
+        for part in self.parts:
+            part.adjust({name: getattr(self.settings, name) for name in names})
+
+    def merged(self, rankings: list[Found], explain: bool) -> Found:
+        scores: dict[int, list[float]] = defaultdict(list)
+        trees: dict[int, dict[str, Any]] = defaultdict(dict)
+        codes: dict[int, tuple[int, ...]] = {}
+        for part, found in zip(self.parts, rankings, strict=True):
+            for place, row in enumerate(map(int, found.rows)):
+                scores[row].append(float(found.scores[place]))
+                if found.codes is not None:
+                    codes.setdefault(row, found.codes[place])
+                if found.why is not None:
+                    trees[row][part.method] = found.why[place]
+        total = {row: summed(some, len(self.parts)) for row, some in scores.items()}
+        rows = sorted(total, key=lambda row: (-total[row], row))
+        return Found(
+            rows,
+            [total[row] for row in rows],
+            [codes[row] for row in rows] if codes else None,
+            [{"trees": trees[row]} for row in rows] if explain else None,
+        )
+
+
+def summed(scores: list[float], trees: int) -> float:
+    """The log of the mean over trees of what their scores are the log of; a tree that did not reach the item gives
+    it nothing."""
+    return float(np.logaddexp.reduce(scores) - np.log(trees))

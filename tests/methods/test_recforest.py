@@ -1,0 +1,96 @@
+"""The forest: even trees, the sum over trees against a plain loop, and settings that reach every tree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_log import small_log
+
+from callslip.corpus.documents import Document, Query
+from callslip.identifiers.growth import prefix_groups
+from callslip.identifiers.parting import _shared_out, even_tree
+from callslip.methods import make
+from callslip.methods.recforest import summed
+
+QUICK = {"encoder": "scratch", "epochs": 3, "decoder_width": 32, "history_width": 32, "width": 4}
+ASKED = Query("q", "", ("soap-2", "soap-3", "soap-4"))
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return make("recforest", QUICK).fit(small_log())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(2, 9), st.integers(0, 9), st.booleans())
+def test_every_document_has_a_path_of_its_own_in_a_tree_that_is_even(count, k, seed, alike):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(count, 5)).astype(np.float32)
+    if alike:
+        vectors[:] = vectors[0]  # nothing to tell them apart by
+    codes = even_tree(vectors, k, seed)
+    assert len(np.unique(codes, axis=0)) == count and codes.min() >= 0 and codes.max() < k
+    assert codes.shape[1] == max(1, math.ceil(round(math.log(count, k), 9)))  # no deeper than it must be
+    share = count
+    for level in range(codes.shape[1]):
+        share = -(-share // k)
+        assert np.bincount(prefix_groups(codes[:, : level + 1])).max() <= share
+
+
+def test_near_documents_share_a_branch():
+    angles = np.concatenate([np.arange(6) * 0.01 + place for place in (0.0, 2.0, 4.0)])
+    codes = even_tree(np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)
+    assert [len(set(codes[n : n + 6, 0])) for n in (0, 6, 12)] == [1, 1, 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 99))
+def test_clusters_are_shared_out_by_the_least_sum_of_all_ways(count, k, seed):
+    from itertools import product
+
+    distance = np.random.default_rng(seed).random((count, k))
+    capacity = -(-count // k)
+    ways = (way for way in product(range(k), repeat=count) if max(map(way.count, way)) <= capacity)
+    least = min(sum(distance[n, token] for n, token in enumerate(way)) for way in ways)
+    found = _shared_out(distance, capacity)
+    assert np.bincount(found).max() <= capacity
+    assert distance[np.arange(count), found].sum() == pytest.approx(least)
+
+
+def test_scores_are_those_of_a_plain_loop_over_trees(forest):
+    chance: dict[str, float] = {}
+    for tree in forest.parts:
+        for hit in tree.search(ASKED, k=100):
+            chance[hit.doc_id] = chance.get(hit.doc_id, 0.0) + math.exp(hit.score) / len(forest.parts)
+    hits = forest.search(ASKED, k=10, explain=True)
+    assert len(hits) == 10
+    for hit in hits:
+        assert math.exp(hit.score) == pytest.approx(chance[hit.doc_id], rel=1e-4)
+        assert set(hit.why["trees"]) <= {"tree-1", "tree-2"} and hit.why["trees"]
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert summed([math.log(0.25)], 2) == pytest.approx(math.log(0.125))  # the other tree gave it nothing
+
+
+def test_trees_differ_and_take_the_settings_of_a_search(forest):
+    first, second = (tree.identifiers.in_row_order()[1] for tree in forest.parts)
+    assert (first != second).any()
+    assert all(tree.identifiers.unique == len(first) for tree in forest.parts)
+    forest.adjust({"ranking": "union", "beam": 7})
+    try:
+        assert [(tree.settings.ranking, tree.settings.beam) for tree in forest.parts] == [("union", 7)] * 2
+    finally:
+        forest.adjust({"ranking": "bucket", "beam": 50})
+
+
+def test_a_new_item_shares_the_path_of_the_nearest():
+    log = small_log()
+    index = make("recforest", QUICK | {"epochs": 1}).fit(log)
+    same = log.documents[3]
+    index.add([Document("twin", same.text, same.title)])
+    for tree in index.parts:
+        codes = tree.identifiers.in_row_order()[1]
+        assert codes[-1].tolist() == codes[3].tolist()
