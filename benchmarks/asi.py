@@ -81,13 +81,14 @@ def write(path: Path, result: dict[str, Any], label: str) -> None:
 
 def figures(index: Any, corpus: Corpus, split: str) -> dict[str, Any]:
     """Codes and how evenly they are used, and what is found by code, by code and similarity, and freely."""
-    found = quality.measure(index.identifiers)
+    found = quality.measure(index.identifiers, index.settings.width)
     _, sizes = np.unique(index.identifiers.codes, axis=0, return_counts=True)
     row: dict[str, Any] = {
         "fit_seconds": round(index.fit_seconds, 1),
         "unique_codes": found.unique,
         "largest_bucket": found.bucket_max,
         "gini_of_buckets": round(quality.gini(sizes), 4),
+        "gini_of_codes": round(found.gini, 4),
         "gini_of_tokens": [round(level.gini, 4) for level in found.levels],
         "tokens_used": [level.used for level in found.levels],
     }

@@ -21,19 +21,21 @@ class ASISettings(GenerativeSettings):
     """Learned codes, or random ones as a control, which the decoder alone is trained on."""
     width: int = 32
     """Tokens per level (K). The paper's 256 is for millions of documents."""
-    length: int = 6
-    """Levels (L). With the paper's 4 of so few tokens most documents share their code."""
+    length: int = 4
+    """Levels (L). More make buckets smaller, and codes harder to write."""
     indexer: IndexerName = "mlp"
     """What gives a vector its code: `mlp` (a network per level), `pq` (product) or `rq` (residual quantisation)."""
     margin: float = 3.0
     """How much nearer the code of a query must be to that of its document than to others; distances end at 2 L."""
-    criteria_weight: float = 0.05
-    """Weight λ of the three criteria of ASI++ after the first epoch; 0 is ASI. The paper's 0.25 makes more codes, which
-    are harder to write."""
+    criteria_weight: float = 0.25
+    """Weight λ of the three criteria of ASI++ after the first epoch; 0 is ASI."""
     criteria_start: float = 0.01
     """Weight that they begin with; it grows evenly over the first epoch."""
     criteria: tuple[str, ...] = CRITERIA
     """Those that are used: density, bottleneck, information."""
+    density_weight: float = 4.0
+    """Of the density criterion beside the other two; the paper's is 1. Of a batch as small as ours few texts share a
+    token with many others, and with 1 it moves nothing."""
     density: Literal["dense", "printed"] = "dense"
     """Which texts the density criterion moves most: those whose code many others are near to, or, as the paper prints
     it, those that are far from the others."""
@@ -41,8 +43,9 @@ class ASISettings(GenerativeSettings):
     """How much of the bottleneck criterion spreads vectors."""
     temperature: float = 0.05
     """Of the bottleneck's softmax over the batch; the paper has none, which is 1."""
-    beta: float = 0.01
-    """How much of a text the information criterion makes its vector forget."""
+    beta: float = 0.0005
+    """How much of a text the information criterion makes its vector forget. With the paper's 0.01, summed over the
+    encoder's hundreds of dimensions, codes are learned from little but noise."""
     generation_weight: float = 1.0
     """Of the decoder's cross-entropy."""
     quantisation_weight: float = 1.0
@@ -74,7 +77,7 @@ class ASISettings(GenerativeSettings):
         super().__post_init__()
         check_range(self, width=2, length=1, batch_size=2, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
         check_range(self, beta=0, generation_weight=0, quantisation_weight=0, indexer_hidden=1, indexer_dropout=0)
-        check_range(self, sinkhorn_iterations=0, neighbours=0, code_noise=0, indexer_learning_rate=0)
+        check_range(self, sinkhorn_iterations=0, neighbours=0, density_weight=0, code_noise=0, indexer_learning_rate=0)
         check_range(self, head_learning_rate=0)
         if self.neighbours > self.length:
             raise BadSetting(f"setting 'neighbours' is {self.neighbours}", f"A code has {self.length} tokens.")

@@ -203,7 +203,7 @@ def _show(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-d
     console.print(
         f"{figures.documents:,} documents, {figures.unique:,} codes of length {figures.length}: "
         f"uniqueness {figures.uniqueness:.3f}, {figures.collision_rate:.1%} of documents share a code, "
-        f"buckets of {figures.bucket_mean:.1f} on average and {figures.bucket_max} at most"
+        f"buckets of {figures.bucket_mean:.1f} on average and {figures.bucket_max} at most, Gini {figures.gini:.3f}"
     )
     table = Table("level", "tokens", "used", "dead", "perplexity", "Gini", "diversity", box=None, header_style="bold")
     for level in figures.levels:

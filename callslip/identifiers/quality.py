@@ -68,6 +68,12 @@ def gini(counts: np.ndarray) -> float:
     return float(((2 * np.arange(1, n + 1) - n - 1) * ordered).sum() / (n * total))
 
 
+def code_gini(sizes: np.ndarray, capacity: int) -> float:
+    """Gini of bucket sizes over all codes that the documents could have: `capacity`, or one for each document."""
+    possible = max(len(sizes), min(capacity, int(np.sum(sizes))))
+    return gini(np.pad(sizes, (0, possible - len(sizes))))
+
+
 def average_partition_entropy(codes: npt.ArrayLike, positives: Iterable[npt.ArrayLike]) -> float:
     """URI's APE: how widely the codes scatter the items that belong to one query. Lower is better.
 
@@ -132,6 +138,9 @@ class Quality:
     bucket_mean: float
     bucket_histogram: dict[int, int]
     """Bucket size -> how many buckets have it."""
+    gini: float
+    """Inequality of documents over codes, 0 (each has its own, or all codes are full) to nearly 1. Codes that nobody
+    has count, as far as there are documents for them: fewer codes are not the more even for it."""
     levels: list[LevelQuality]
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,6 +173,7 @@ def measure(identifiers: Identifiers | npt.ArrayLike, widths: int | Sequence[int
         bucket_max=int(sizes.max()),
         bucket_mean=float(sizes.mean()),
         bucket_histogram=dict(zip(values.tolist(), how_many.tolist())),
+        gini=code_gini(sizes, math.prod(wide)),
         levels=[_measure_level(identifiers, level, wide[level]) for level in range(length)],
     )
 

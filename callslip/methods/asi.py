@@ -151,8 +151,8 @@ class ASI(GenerativeRetriever):
         "quick": {"epochs": 4, "decoder_width": 128},
         "paper": {
             "width": 256,
-            "length": 4,
-            "criteria_weight": 0.25,
+            "density_weight": 1.0,
+            "beta": 0.01,
             "temperature": 1.0,
             "neighbours": 0,
             "beam": 10,
@@ -229,11 +229,11 @@ class ASI(GenerativeRetriever):
             return zip(batches.by_group(near, texts.of, s.batch_size, s.seed, epoch, rounds), of_all, strict=True)
 
         def objective(batch: tuple[Drawn, Drawn], progress: float) -> dict[str, Tensor]:
-            (query, document), (asked, answer) = (
+            near, (asked, answer) = (
                 (self.read(self.batch(texts.queries, some)), self.read(self.batch(texts.documents, rows)))
                 for rows, some in batch
             )
-            terms = self.code_terms(query, document, progress * s.epochs)
+            terms = self.code_terms(*near) | self.criteria(asked, answer, progress * s.epochs)
             if s.generation_weight:
                 code = self.indexed.codes(answer)
                 logits = self.indexed(self.noisy(asked), code)
@@ -266,32 +266,45 @@ class ASI(GenerativeRetriever):
             kept.remember(name, codes=codes)
         return codes
 
-    def code_terms(self, query: Tensor, document: Tensor, epochs_done: float) -> dict[str, Tensor]:
-        """What codes are learned by: the contrastive term of ASI and, with weight λ, the criteria of ASI++. Vectors are
-        [B, dim]."""
-        s, model = self.settings, self.indexed
-        weight = criteria_weight(epochs_done, s.criteria_start, s.criteria_weight) if s.criteria_weight else 0.0
-        used = s.criteria if weight else ()
-        query = self.noisy(query, s.code_noise)
-        if "information" in used:
-            e_query, mean_query, _ = model.sample(query)
-            e_doc, mean_doc, log_variance = model.sample(document)
-        else:
-            e_query, e_doc = model.represent(query), model.represent(document)
-            mean_query, mean_doc = e_query, e_doc
-        p_query, p_doc = self.indexer(e_query), self.indexer(e_doc)
-        terms = {"contrastive": discrete_contrastive(p_query, p_doc, s.margin)}
-        if "density" in used:
-            for_both = [distribution_density(p, s.density == "printed") for p in (p_doc, p_query)]
-            terms["density"] = weight * torch.stack(for_both).sum()
-        if "bottleneck" in used:
-            terms["bottleneck"] = weight * bottleneck(mean_query, mean_doc, s.gamma, s.temperature)
-        if "information" in used:
-            terms["information"] = weight * information_bottleneck(mean_doc, log_variance, s.beta)
+    def code_terms(self, query: Tensor, document: Tensor) -> dict[str, Tensor]:
+        """What codes are learned by in ASI: vectors [B, dim] of queries and of their documents, which are near to one
+        another."""
+        s = self.settings
+        e_query, e_doc = self.represented(self.noisy(query, s.code_noise))[0], self.represented(document)[0]
+        terms = {"contrastive": discrete_contrastive(self.indexer(e_query), self.indexer(e_doc), s.margin)}
         error = self.indexer.quantisation(e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
         return terms
+
+    def criteria(self, query: Tensor, document: Tensor, epochs_done: float) -> dict[str, Tensor]:
+        """The criteria of ASI++ with their weight λ: vectors [B, dim] of queries and their documents, drawn from all.
+
+        Texts that are near one another share tokens because they are alike: told not to, they would have chance codes.
+        """
+        s, terms = self.settings, {}
+        if not s.criteria_weight or not s.criteria:
+            return {}
+        weight = criteria_weight(epochs_done, s.criteria_start, s.criteria_weight)
+        e_query, mean_query, _ = self.represented(self.noisy(query, s.code_noise))
+        e_doc, mean_doc, log_variance = self.represented(document)
+        if "density" in s.criteria:
+            both = [distribution_density(self.indexer(e), s.density == "printed") for e in (e_doc, e_query)]
+            terms["density"] = weight * s.density_weight * torch.stack(both).sum()
+        if "bottleneck" in s.criteria:
+            terms["bottleneck"] = weight * bottleneck(mean_query, mean_doc, s.gamma, s.temperature)
+        if "information" in s.criteria:
+            terms["information"] = weight * information_bottleneck(mean_doc, log_variance, s.beta)
+        return terms
+
+    def represented(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Dense representations of texts, with the mean and log-variance that they were drawn with; where nothing makes
+        a text forget, the mean itself."""
+        s = self.settings
+        if s.criteria_weight and "information" in s.criteria:
+            return self.indexed.sample(vectors)
+        mean = self.indexed.represent(vectors)
+        return mean, mean, torch.zeros_like(mean)
 
     def learning_share(self, parameter: str) -> float:
         s, name = self.settings, parameter.removeprefix("writer.")

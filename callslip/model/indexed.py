@@ -28,8 +28,11 @@ class GaussianHead(nn.Module):
             nn.init.zeros_(last.weight)  # type: ignore[arg-type]
             nn.init.constant_(last.bias, bias)  # type: ignore[arg-type]
 
+    def mean(self, vectors: Tensor) -> Tensor:
+        return functional.normalize(vectors + self.more(vectors), dim=-1)
+
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        return functional.normalize(vectors + self.more(vectors), dim=-1), self.log_variance(vectors)
+        return self.mean(vectors), self.log_variance(vectors)
 
 
 class IndexedWriter(nn.Module):
@@ -59,7 +62,7 @@ class IndexedWriter(nn.Module):
 
     def represent(self, vectors: Tensor) -> Tensor:
         """The dense representations of texts, unit vectors [B, D]."""
-        return self.head(vectors)[0]
+        return self.head.mean(vectors)
 
     def sample(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Representations drawn from their Gaussians, as unit vectors, with means and log-variances, [B, D] each."""

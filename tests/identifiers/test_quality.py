@@ -23,7 +23,7 @@ from callslip.identifiers import (
     random_codes,
     verdict,
 )
-from callslip.identifiers.quality import attainable_diversity, gini, perplexity, usage
+from callslip.identifiers.quality import attainable_diversity, code_gini, gini, perplexity, usage
 
 tokens = st.lists(st.integers(0, 6), min_size=1, max_size=40)
 
@@ -36,6 +36,21 @@ def test_level_figures_equal_the_naive_loops(values, k):
     assert gini(counts) == pytest.approx(naive.gini(counts.tolist()))
     assert perplexity(counts) == pytest.approx(naive.perplexity(counts.tolist()))
     assert diversity(values, k) <= attainable_diversity(len(values), k) + 1e-12
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=20))
+def test_codes_that_nobody_has_count_as_far_as_there_are_documents(codes):
+    counts = Counter(codes)
+    all_codes = [(a, b) for a in range(3) for b in range(3)]
+    possible = min(9, len(codes))
+    some = sorted((counts[code] for code in all_codes), reverse=True)[: max(possible, len(counts))]
+    assert measure(codes, 3).gini == pytest.approx(naive.gini(some))
+
+
+def test_inequality_of_codes_at_its_ends():
+    assert measure([[0, 0], [0, 1], [2, 0]], 3).gini == 0  # each has its own
+    assert code_gini(np.array([5, 5, 5, 5]), 4) == 0  # all codes are full
+    assert code_gini(np.array([1000]), 10**6) == pytest.approx(0.999)  # one code has everything
 
 
 def test_diversity_at_its_ends():

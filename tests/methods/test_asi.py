@@ -139,7 +139,7 @@ def test_shapes_are_checked(function):
 
 @pytest.mark.parametrize("indexer", ["mlp", "pq", "rq"])
 def test_every_indexer_learns_codes_and_how_to_write_them(small_corpus, indexer):
-    index = make("asi++", QUICK | {"indexer": indexer}).fit(small_corpus)
+    index = make("asi++", QUICK | {"indexer": indexer, "epochs": 12}).fit(small_corpus)
     last = index.log.records[-1]
     named = {"contrastive", "generation", "density", "bottleneck", "information", "unique_codes", "gini"}
     assert named | ({"quantisation"} if indexer != "mlp" else set()) <= set(last)
@@ -159,6 +159,23 @@ def test_asi_has_the_two_terms_alone_and_criteria_can_be_left_out(small_corpus):
     assert used("asi") == {"contrastive", "generation"}
     assert used("asi++", criteria=("density",)) == {"contrastive", "generation", "density"}
     assert used("asi++") == terms
+
+
+def test_near_documents_are_told_apart_and_criteria_look_at_all(small_corpus):
+    """The contrastive term has documents whose codes begin alike; the criteria and the decoder have any."""
+    index = make("asi++", QUICK | {"epochs": 3, "batch_size": 10, "neighbours": 1})
+    seen: dict[str, list[np.ndarray]] = {"code_terms": [], "criteria": []}
+    for name, kept in seen.items():
+        inner = getattr(index, name)
+
+        def watched(query, document, *more, inner=inner, kept=kept):
+            kept.append(index.indexed.codes(document)[:, 0].numpy())
+            return inner(query, document, *more)
+
+        setattr(index, name, watched)
+    index.fit(small_corpus)
+    tokens = {name: np.mean([len(np.unique(one)) for one in kept]) for name, kept in seen.items()}
+    assert tokens["code_terms"] < 0.75 * tokens["criteria"]
 
 
 def test_codes_are_what_the_indexer_gives_and_new_documents_get_theirs_in_one_pass(index, small_corpus):
