@@ -33,7 +33,7 @@ class ASISettings(GenerativeSettings):
     """Weight that they begin with; it grows evenly over the first epoch."""
     criteria: tuple[str, ...] = CRITERIA
     """Those that are used: density, bottleneck, information."""
-    density_weight: float = 4.0
+    density_weight: float = 1.0
     """Of the density criterion beside the other two; the paper's is 1. Of a batch as small as ours few texts share a
     token with many others, and with 1 it moves nothing."""
     density: Literal["dense", "printed"] = "dense"

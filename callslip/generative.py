@@ -74,6 +74,8 @@ class GenerativeRetriever(WriterRetriever):
         kind = s.queries
         if kind == "auto":
             kind = "sequence" if has_histories(corpus) and self.could_read(histories=True) else "text"
+        if kind != "text":
+            training_sequences(corpus)  # or an error: a log of users with too few items is no corpus of texts
         texts = kind == "text" or has_texts(corpus)
         if texts:
             self.vectors = self.encode([d.content for d in corpus], "encoding documents")

@@ -94,14 +94,18 @@ class HistoryShape:
 
 
 def has_histories(corpus: Corpus) -> bool:
-    """Whether the train queries are histories of items."""
-    queries, _ = corpus.split("train")
+    """Whether the train queries are histories of items; where there are none, whether all others are."""
+    queries = corpus.split("train")[0] or corpus.queries
     return bool(queries) and all(query.history and not query.text for query in queries.values())
 
 
 def training_sequences(corpus: Corpus) -> Sequences:
     """What may be trained on, or an error that says why there is nothing."""
     found = corpus.sequences()
+    if not len(found) and not has_histories(corpus):
+        raise CallslipError(
+            "this corpus has no histories of items to train on", "Give a log of users and items, or queries=text."
+        )
     if not len(found):
         raise CallslipError(
             "no user of this log has enough items to train on: the last two are held out",

@@ -42,6 +42,7 @@ def fit(
     ] = True,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
+    from callslip.histories import has_histories
     from callslip.methods import DEFAULT, make
     from callslip.storage.folder import MANIFEST, check_writable
 
@@ -54,6 +55,8 @@ def fit(
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     if (out / MANIFEST).is_file():
         options.say(f"{out} holds an index already: it stays until the new one is saved, which takes its place")
+    if has_histories(data) and not retriever.could_read(histories=True):
+        options.say(f"{name} reads texts: the log's histories are left out, and items are found by words")
     options.say(f"fitting {name}")
     if checkpoints:
         _fit_with_checkpoints(retriever, data, training, resume, resume_from)

@@ -188,7 +188,7 @@ def need_column(names: Mapping[str, Any], role: str, columns: Columns | None = N
         raise Flaw(
             f"missing; the line has {shown(', '.join(map(str, names)) or 'no fields')}",
             field=wanted,
-            remedy=f"Add it, or say which column is the {role} with columns={{{role!r}: NAME}}",
+            remedy=f"Add it, or say which column is the {role} with --column {role}=NAME (columns={{{role!r}: NAME}})",
         )
     return name
 

@@ -113,6 +113,11 @@ def check_decoding(retriever: Retriever) -> GenerativeRetriever:
                 "Add --set decoding=beam, or leave out --exact (exact=True).",
             )
         return retriever
+    if getattr(retriever, "parts", None):
+        raise Unsupported(
+            f"{retriever.method} merges the lists of several parts, and what the beam of each loses is not told apart",
+            "Leave out --exact (exact=True), or evaluate a method with one beam, such as dsi-semantic.",
+        )
     raise Unsupported(
         f"{retriever.method} has no setting 'decoding': it writes no codes itself, so no beam of its own can lose any",
         "Leave out --exact (exact=True), or evaluate a method that writes codes, such as dsi-semantic, on its own.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.ensemble import Ensemble
 from callslip.generative import GenerativeRetriever, GenerativeSettings
 from callslip.identifiers.parting import even_tree
+from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
 from callslip.settings import check_range, make
 
@@ -60,8 +61,8 @@ class Tree(GenerativeRetriever):
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """A new item shares the path of the nearest one: the model has learned to write no other there."""
-        if self.settings.codes_from is not None:
-            return super().assign(documents, vectors)  # it refuses
+        if self.settings.codes_from is not None or (self.history is not None and not self.history.texts):
+            return super().assign(documents, vectors)  # it refuses: nothing tells which item is near
         nearest = (vectors @ np.asarray(self.vectors).T).argmax(axis=1)
         return self.identifiers.in_row_order()[1][nearest]
 
@@ -79,6 +80,7 @@ class RecForest(Ensemble):
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
+        self._paths: tuple[Identifiers, np.ndarray] | None = None
         s = self.settings
         own = {field.name: getattr(s, field.name) for field in fields(TreeSettings)}
         one = TreeSettings(**own)
@@ -93,23 +95,29 @@ class RecForest(Ensemble):
 
     def merged(self, rankings: list[Found], explain: bool) -> Found:
         scores: dict[int, list[float]] = defaultdict(list)
+        first: dict[int, int] = {}  # where items share their paths, a tree has put the more similar one first
         trees: dict[int, dict[str, Any]] = defaultdict(dict)
-        codes: dict[int, tuple[int, ...]] = {}
         for part, found in zip(self.parts, rankings, strict=True):
             for place, row in enumerate(map(int, found.rows)):
                 scores[row].append(float(found.scores[place]))
-                if found.codes is not None:
-                    codes.setdefault(row, found.codes[place])
+                first[row] = min(place, first.get(row, place))
                 if found.why is not None:
                     trees[row][part.method] = found.why[place]
         total = {row: summed(some, len(self.parts)) for row, some in scores.items()}
-        rows = sorted(total, key=lambda row: (-total[row], row))
+        rows = sorted(total, key=lambda row: (-total[row], first[row], row))
         return Found(
             rows,
             [total[row] for row in rows],
-            [codes[row] for row in rows] if codes else None,
+            self._first_paths()[rows],
             [{"trees": trees[row]} for row in rows] if explain else None,
         )
+
+    def _first_paths(self) -> np.ndarray:
+        """The path of every row in the first tree, which is what a hit shows, whichever tree found it."""
+        table = cast(Tree, self.parts[0]).identifiers
+        if self._paths is None or self._paths[0] is not table:
+            self._paths = (table, table.in_row_order()[1])
+        return self._paths[1]
 
 
 def summed(scores: list[float], trees: int) -> float:

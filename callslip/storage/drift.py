@@ -64,7 +64,9 @@ class Drift:
         if self.new and self.outside is not None:
             said.append(f"{self.outside:.1%} of the new ones have a code that no trained document has")
         if self.bucket_trained is not None:
-            said.append(f"documents per code: {self.bucket_trained:.2f} as trained, {self.bucket_now:.2f} now")
+            said.append(
+                f"a document's bucket holds {self.bucket_trained:.2f} on average as trained, {self.bucket_now:.2f} now"
+            )
         advice = "fit again: " + "; ".join(self.reasons) if self.reasons else "no need to fit again"
         return [*said, advice]
 

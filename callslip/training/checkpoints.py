@@ -90,8 +90,8 @@ class Checkpoints:
         return (self.folder / RUN).is_file()
 
     def nothing_saved(self) -> bool:
-        """Whether the folder holds no more than whose it is."""
-        return self.folder.is_dir() and all(path.name == RUN for path in self.folder.iterdir())
+        """Whether the folder holds no more than whose it is, and whose its parts are."""
+        return self.folder.is_dir() and all(path.name == RUN for path in self.folder.rglob("*") if path.is_file())
 
     def claim(self, method: str, settings: Mapping[str, Any], corpus: Mapping[str, Any]) -> None:
         """Begin a fit: resume the one that is there if it is the same, or make place for a new one."""

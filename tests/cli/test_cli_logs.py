@@ -99,3 +99,26 @@ def test_texts_know_no_users(data, tmp_path):
     assert "knows no users" in str(done.exception)
     done = run("search", tmp_path / "texts", "--history", "soap-1")
     assert "searches by text" in str(done.exception)
+
+
+def test_a_forest_that_was_refused_does_not_block_the_next_fit(data, tmp_path):
+    out = tmp_path / "forest"
+    command = ["fit", data / "log.inter", "--items", data / "items.jsonl", "--method", "recforest", "--out", out]
+    quick = ["--set", "encoder=scratch", "--set", "epochs=1", "--set", "history_width=16"]
+    done = run(*command, *quick, "--set", "decoder_width=33")
+    assert done.exit_code and "33" in str(done.exception)
+    assert not (tmp_path / "forest.training").exists()
+    assert run(*command, *quick, "--set", "decoder_width=16").exit_code == 0
+    done = run("evaluate", out, data / "log.inter", "--items", data / "items.jsonl", "--exact")
+    assert "merges the lists" in str(done.exception)
+
+
+def test_a_log_with_too_little_to_train_on_is_no_corpus_of_texts(tmp_path):
+    (tmp_path / "log.inter").write_text("user_id:token\titem_id:token\ttimestamp:float\nu\ta\t1\nu\tb\t2\n")
+    done = run("fit", tmp_path / "log.inter", "--method", "tiger", "--out", tmp_path / "index")
+    assert "enough items" in str(done.exception)
+
+
+def test_who_reads_texts_says_that_histories_are_left_out(data, tmp_path):
+    done = run("fit", data / "log.inter", "--items", data / "items.jsonl", "-m", "bm25", "--out", tmp_path / "words")
+    assert done.exit_code == 0 and "histories are left out" in done.stderr

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from small_log import small_log
 
 from callslip.corpus.documents import Document, Query
+from callslip.errors import Unsupported
 from callslip.identifiers.growth import prefix_groups
 from callslip.identifiers.parting import _shared_out, even_tree
 from callslip.methods import make
@@ -94,3 +95,30 @@ def test_a_new_item_shares_the_path_of_the_nearest():
     for tree in index.parts:
         codes = tree.identifiers.in_row_order()[1]
         assert codes[-1].tolist() == codes[3].tolist()
+
+
+def test_of_items_that_share_their_paths_the_more_similar_one_comes_first(small_corpus):
+    index = make("recforest", QUICK | {"epochs": 2}).fit(small_corpus)
+    index.add([Document("new", "Lanterns drift over the harbour at dusk.")])
+    hits = index.search("Lanterns drift over the harbour at dusk.", k=len(small_corpus))
+    shown = {hit.doc_id: (hit.rank, hit.score, hit.code) for hit in hits}
+    nearest = next(
+        name for name, (_, score, _) in shown.items() if name != "new" and score == pytest.approx(shown["new"][1])
+    )
+    assert shown["new"][0] < shown[nearest][0]
+
+
+def test_a_hit_shows_its_path_in_the_first_tree(forest):
+    doc_ids, codes = forest.parts[0].identifiers.in_row_order()
+    path = dict(zip(doc_ids, map(tuple, codes.tolist()), strict=True))
+    forest.adjust({"beam": 2})
+    try:
+        assert all(hit.code == path[hit.doc_id] for hit in forest.search(ASKED, k=5))
+    finally:
+        forest.adjust({"beam": 50})
+
+
+def test_items_that_nothing_tells_apart_from_others_are_refused():
+    index = make("recforest", QUICK | {"epochs": 1}).fit(small_log(texts=False))
+    with pytest.raises(Unsupported):
+        index.add([Document("new", "A garden gnome")])
