@@ -34,8 +34,7 @@ class ASISettings(GenerativeSettings):
     criteria: tuple[str, ...] = CRITERIA
     """Those that are used: density, bottleneck, information."""
     density_weight: float = 1.0
-    """Of the density criterion beside the other two; the paper's is 1. Of a batch as small as ours few texts share a
-    token with many others, and with 1 it moves nothing."""
+    """Of the density criterion beside the other two. More makes more codes, which are harder to write."""
     density: Literal["dense", "printed"] = "dense"
     """Which texts the density criterion moves most: those whose code many others are near to, or, as the paper prints
     it, those that are far from the others."""

@@ -151,7 +151,6 @@ class ASI(GenerativeRetriever):
         "quick": {"epochs": 4, "decoder_width": 128},
         "paper": {
             "width": 256,
-            "density_weight": 1.0,
             "beta": 0.01,
             "temperature": 1.0,
             "neighbours": 0,
