@@ -51,6 +51,8 @@ def load_corpus(
     with `skip_bad` left out and counted in `corpus.skipped`.
     """
     kind = format or detect_format(source)
+    if format is None and kind in ("jsonl", "csv", "tsv") and {"user", "item"} & set(columns or ()):
+        kind = "interactions"  # who names the column of users or items has a log, whatever its columns are called
     if kind not in FORMATS:
         raise UnknownName("corpus format", kind, FORMATS)
     check_columns(columns, ROLES)

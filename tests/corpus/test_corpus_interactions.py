@@ -67,6 +67,8 @@ def test_columns_of_a_log(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("wer,was,wann\nu,b,2024-05-02\nu,a,2024-05-01T10:00:00+00:00\n")
     corpus = load_corpus(path, format="interactions", columns={"user": "wer", "item": "was", "time": "wann"})
+    named = load_corpus(path, columns={"user": "wer", "item": "was", "time": "wann"})
+    assert named.queries == corpus.queries  # who names the users' column has a log
     assert corpus.queries == {"u#test": Query("u#test", "", ("a",))}
 
 
