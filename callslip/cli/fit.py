@@ -56,7 +56,7 @@ def fit(
     if (out / MANIFEST).is_file():
         options.say(f"{out} holds an index already: it stays until the new one is saved, which takes its place")
     if has_histories(data) and not retriever.could_read(histories=True):
-        options.say(f"{name} reads texts: the log's histories are left out, and items are found by words")
+        options.say(f"{name} reads texts: the log's histories are left out, and items are searched by their texts")
     options.say(f"fitting {name}")
     if checkpoints:
         _fit_with_checkpoints(retriever, data, training, resume, resume_from)

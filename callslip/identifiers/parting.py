@@ -42,7 +42,7 @@ def even_clusters(vectors: np.ndarray, groups: np.ndarray, k: int, seed: int = 0
 
 def _shared_out(distance: np.ndarray, capacity: int) -> np.ndarray:
     """A cluster for each document, [n], and none for more than `capacity`, by distances [n, k]: those of the least sum
-    where that can be found in no time, and otherwise the nearest first: who finds the nearest one full goes to the
+    where there are few enough to find them, and otherwise the nearest first: who finds the nearest one full goes to the
     next."""
     if len(distance) <= EXACT:
         return linear_sum_assignment(np.repeat(distance, capacity, axis=1))[1] // capacity
