@@ -113,7 +113,7 @@ def check_decoding(retriever: Retriever) -> GenerativeRetriever:
                 "Add --set decoding=beam, or leave out --exact (exact=True).",
             )
         return retriever
-    if getattr(retriever, "parts", None):
+    if "decoding" in retriever.search_settings:
         raise Unsupported(
             f"{retriever.method} merges the lists of several parts, and what the beam of each loses is not told apart",
             "Leave out --exact (exact=True), or evaluate a method with one beam, such as dsi-semantic.",
