@@ -34,7 +34,7 @@ from callslip.versions import versions
 if TYPE_CHECKING:
     from types import FrameType
 
-RUN, POSITION = "run.json", "position.json"
+RUN, POSITION, PART = "run.json", "position.json", "part-"
 SAVES_KEPT = 2
 
 
@@ -105,11 +105,13 @@ class Checkpoints:
             if self.again is not None:
                 durable.replace(self.folder / RUN, _json(ours))
             return
-        if self.folder.exists() and any(self.folder.iterdir()) and not self.exist():
+        found = self.folder.iterdir() if self.folder.exists() and not self.exist() else ()
+        if not all(map(_is_draft_of_run, found)):
             raise CallslipError(f"{self.folder} has other files in it", "Choose another folder for checkpoints.")
         try:
             self.remove()
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            durable.remove_drafts(self.folder)
             durable.replace(self.folder / RUN, _json(ours))
         except OSError as error:
             raise CallslipError(
@@ -117,13 +119,20 @@ class Checkpoints:
             ) from None
 
     def remove(self) -> None:
-        """Remove the checkpoints, when the index is saved."""
-        if self.exist():
-            durable.system.remove(self.folder)
+        """Remove the checkpoints, when the index is saved. Whose they are goes last: what a kill leaves is still ours."""
+        if not self.exist():
+            return
+        for path in self.folder.iterdir():
+            if path.name.startswith(PART):
+                Checkpoints(path).remove()
+            elif path.name != RUN:
+                durable.system.remove(path)
+        durable.system.remove(self.folder / RUN)
+        durable.system.remove(self.folder)
 
     def part(self, name: str) -> Checkpoints:
         """The checkpoints of one part of a method made of several."""
-        inner = Checkpoints(self.folder / f"part-{_slug(name)}", every=self.every, resume=self.resume)
+        inner = Checkpoints(self.folder / f"{PART}{_slug(name)}", every=self.every, resume=self.resume)
         inner.stop = self.stop
         return inner
 
@@ -262,6 +271,11 @@ class Clock:
             return False
         self._last = time.monotonic()
         return True
+
+
+def _is_draft_of_run(path: Path) -> bool:
+    """Whether this is all that a fit has left which was killed before its folder was known as its own."""
+    return path.name.startswith(f"{durable.DRAFT}{RUN}-")
 
 
 def _versions() -> dict[str, str]:

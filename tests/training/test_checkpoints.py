@@ -18,6 +18,7 @@ import pytest
 import torch
 from test_contract import quick
 
+from callslip import durable
 from callslip.errors import CallslipError, TrainingFailed, TrainingStopped
 from callslip.training import batches
 from callslip.training.checkpoints import Checkpoints
@@ -210,6 +211,77 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path):
     with pytest.raises(CallslipError, match="other files"):
         Checkpoints(tmp_path).claim(**WHO)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+class Killer(durable.System):
+    """Ends the process at its nth call; a folder that was to be removed is then half gone."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def _count(self) -> None:
+        self.left -= 1
+        if not self.left:
+            os._exit(9)
+
+    def create(self, path):
+        self._count()
+        return super().create(path)
+
+    def write(self, descriptor, data):
+        if self.left == 1:
+            super().write(descriptor, data[: len(data) // 2])
+        self._count()
+        return super().write(descriptor, data)
+
+    def sync(self, descriptor):
+        self._count()
+        super().sync(descriptor)
+
+    def rename(self, old, new):
+        self._count()
+        super().rename(old, new)
+
+    def remove(self, path):
+        if self.left == 1 and path.is_dir():
+            for one in sorted(path.iterdir(), reverse=True)[:2]:
+                super().remove(one)
+        self._count()
+        super().remove(path)
+
+    def make_folder(self, path):
+        self._count()
+        super().make_folder(path)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_fit_killed_at_any_call_to_the_disk_can_be_begun_again(tmp_path, resume):
+    """Also while its folder is made, and while checkpoints are removed, those of its parts among them."""
+    expected, folder = hash_of(toy_fit(None)[0]), tmp_path / "t"
+
+    def fit_and_remove():
+        whole = Checkpoints(folder, every=1e9, resume=resume)
+        toy_fit(whole)
+        part = whole.part("inner")
+        toy_fit(part)
+        hashes = hash_of(toy_fit(Checkpoints(folder, resume=True))[0])
+        whole.remove()
+        return hashes
+
+    for at in range(1, 500):
+        pid = os.fork()
+        if pid == 0:
+            durable.system = Killer(at)
+            fit_and_remove()
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, 9)
+        assert fit_and_remove() == expected
+        assert not folder.exists()
+        if not code:
+            assert at > 30
+            return
+    pytest.fail("there was no end to the calls")
 
 
 def test_phases_have_names_of_their_own(tmp_path):
