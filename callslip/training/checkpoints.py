@@ -119,7 +119,7 @@ class Checkpoints:
             ) from None
 
     def remove(self) -> None:
-        """Remove the checkpoints, when the index is saved. Whose they are goes last: what a kill leaves is still ours."""
+        """Remove the checkpoints, when the index is saved. Whose they are goes last: a kill leaves what is ours."""
         if not self.exist():
             return
         for path in self.folder.iterdir():
