@@ -5,7 +5,8 @@
     python benchmarks/recommendation.py amazon-beauty --ape        # average partition entropy of codes
 
 Each system is fitted once and its figures are written at once, beside those that the file holds already. `--set` values
-go to every system that has such a setting. Names are folders in CALLSLIP_DATA.
+go to every system that has such a setting, `--split dev,test` asks an index about both. Names are folders in
+CALLSLIP_DATA.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import dataclasses
 import json
 import os
 import time
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -51,9 +53,9 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "deep-retrieval": ("deep-retrieval", WRITER | {"width": 32, "length": 2, "rounds": 2, "round_epochs": 2}),
     "recforest": ("recforest", WRITER | {"width": 32, "trees": 2}),
 }
-GENERAL = {"queries": "set", "decay": 1.0, "history_layers": 0}
-"""What makes a task general: the history is a set."""
-RANKINGS = ("bucket", "union")
+GENERAL = {"queries": "set", "decay": 1.0, "history_layers": 0, "history_width": 128}
+"""What makes a task general: the history is a set. One vector stands for all of its items: 64 numbers are too few."""
+RANKINGS, BEAM = ("bucket", "union"), 50
 
 
 def main() -> None:
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--systems", default=";".join(SYSTEMS), help="names, separated by semicolons")
     parser.add_argument("--split", default="test")
     parser.add_argument("--users", type=int, help="so many users of the split, drawn at random")
+    parser.add_argument("--beams", default="50", help="of systems that write codes, separated by commas")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="")
     parser.add_argument("--ape", action="store_true", help="measure codes instead of systems")
@@ -71,11 +74,13 @@ def main() -> None:
     if arguments.ape:
         write(RESULTS / f"recommendation-{arguments.log}-ape.json", corpus, "codes", partition_entropies(corpus))
         return
-    path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{arguments.split}.json"
     for system in arguments.systems.split(";"):
-        values = parse_assignments(arguments.assignments)
-        row = measure(corpus, system, arguments.task, arguments.split, arguments.users, values)
-        write(path, corpus, "systems", {system: row})
+        index, row = fitted(corpus, system, arguments.task, parse_assignments(arguments.assignments))
+        for split in arguments.split.split(","):
+            print(system, arguments.task, split, flush=True)
+            found = row | measured(index, corpus, split, arguments.users, [int(b) for b in arguments.beams.split(",")])
+            path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{split}.json"
+            write(path, corpus, "systems", {system: found})
 
 
 def write(path: Path, corpus: Corpus, key: str, rows: dict[str, Any]) -> None:
@@ -85,10 +90,8 @@ def write(path: Path, corpus: Corpus, key: str, rows: dict[str, Any]) -> None:
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(
-    corpus: Corpus, system: str, task: str, split: str, users: int | None, values: dict[str, Any]
-) -> dict[str, Any]:
-    """Fit one system; its figures with and without the items of the history, under each ranking that it has."""
+def fitted(corpus: Corpus, system: str, task: str, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The system's index, and what is to be said of it before anybody searches."""
     method, own = SYSTEMS[system]
     known = {field.name for field in dataclasses.fields(make(method).settings)}
     given = own | (GENERAL if task == "general" else {}) | values
@@ -105,6 +108,12 @@ def measure(
     log = getattr(index, "log", None)
     if log is not None:
         row["last_epoch"] = log.records[-1]
+    return index, row
+
+
+def measured(index: Any, corpus: Corpus, split: str, users: int | None, beams: list[int]) -> dict[str, Any]:
+    """Figures with and without the items of the history, under each ranking and beam that the system has."""
+    row: dict[str, Any] = {}
     queries, judgements = corpus.split(split)
     asked = list(queries.values())
     if users is not None:
@@ -114,13 +123,14 @@ def measure(
         trees, had = getattr(index, "parts", [index]), corpus.sequences().each()  # of a forest, means over its trees
         row["codes"] = mean(tree.identifiers.unique for tree in trees)
         row["ape"] = mean(average_partition_entropy(tree.identifiers.in_row_order()[1], had) for tree in trees)
-        for ranking in RANKINGS:
-            row[ranking] = figures(index.adjust({"ranking": ranking}), asked, judged)
-            row["items_reached"] = mean(reached(tree, asked) for tree in trees)
-            print(system, task, split, ranking, row[ranking], flush=True)
+        for ranking, beam in product(RANKINGS, beams):
+            name = ranking if beam == BEAM else f"{ranking}, beam {beam}"
+            row[name] = figures(index.adjust({"ranking": ranking, "beam": beam}), asked, judged)
+            row[name]["items_reached"] = mean(reached(tree, asked) for tree in trees)
+            print(name, row[name], flush=True)
         return row
     row |= figures(index, asked, judged)
-    print(system, task, split, {key: row[key] for key in ("keep", "exclude", "fit_cpu_seconds")}, flush=True)
+    print(row, flush=True)
     return row
 
 

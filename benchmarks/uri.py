@@ -7,8 +7,9 @@
 `sequential` and `general` fit URI and search under each ranking; `sequential` leaves its index in the folder `--index`,
 and `given` (other methods with URI's codes), `renaming` and `without` (its parts left out) take the codes from there;
 codes of plain weights are learned beside them, in `INDEX-plain`, and every row is then trained alike. `ape` learns
-codes of two levels at `--widths` tokens and nothing else. `--users` draws so many of the split. `text` is for sets of
-texts: every ranking and beam, and questions with and without a twin among the training queries.
+codes of two levels at `--widths` tokens and nothing else. `--users` draws so many of the split, and `--split dev,test`
+asks an index about both. `text` is for sets of texts: every ranking and beam, and questions with and without a twin
+among the training queries.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--index", type=Path, default=Path("uri-index"), help="the folder of the sequential index")
     parser.add_argument("--split", default="test")
     parser.add_argument("--users", type=int)
+    parser.add_argument("--tag", default="", help="for the name of the file of results")
     parser.add_argument("--rankings", default="union,sum,bucket")
     parser.add_argument("--others", default=";".join(OTHERS), help="methods that `given` gives URI's codes")
     parser.add_argument("--widths", default="16,32,64", help="tokens a level, for `ape`")
@@ -64,22 +66,28 @@ def main() -> None:
         texts(corpus, arguments.log, arguments.split, values)
         return
     for part in arguments.parts.split(","):
-        path = RESULTS / f"uri-{arguments.log}-{part}-{arguments.split}.json"
         if part == "without":
             learn_plain_codes(corpus, plain_codes(arguments.index), values)
         for name, (method, settings) in systems(part, arguments).items():
             row, index = fitted(corpus, method, settings | values)
             if part == "sequential":
                 index.save(arguments.index)
-            if part != "ape":
-                asked, judged = questions(corpus, arguments.split, arguments.users)
-                row["users"] = len(asked)
-                for ranking, beam in product(arguments.rankings.split(","), map(int, arguments.beams.split(","))):
-                    found = figures(index.adjust({"ranking": ranking, "beam": beam}), asked, judged)
-                    found["items_reached"] = reached(index, asked)
-                    row[ranking if beam == BEAM else f"{ranking}, beam {beam}"] = found
-            print(part, name, {key: value for key, value in row.items() if key != "settings"}, flush=True)
-            write(path, corpus, "systems", {name: row})
+            for split in arguments.split.split(","):
+                found = dict(row) if part == "ape" else row | measured(index, corpus, split, arguments)
+                print(part, name, split, {key: value for key, value in found.items() if key != "settings"}, flush=True)
+                path = RESULTS / f"uri-{arguments.log}-{part}{arguments.tag}-{split}.json"
+                write(path, corpus, "systems", {name: found})
+
+
+def measured(index: Any, corpus: Corpus, split: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Figures of a split under each ranking and beam."""
+    asked, judged = questions(corpus, split, arguments.users)
+    row: dict[str, Any] = {"users": len(asked)}
+    for ranking, beam in product(arguments.rankings.split(","), map(int, arguments.beams.split(","))):
+        found = figures(index.adjust({"ranking": ranking, "beam": beam}), asked, judged)
+        found["items_reached"] = reached(index, asked)
+        row[ranking if beam == BEAM else f"{ranking}, beam {beam}"] = found
+    return row
 
 
 def texts(corpus: Corpus, name: str, split: str, values: dict[str, Any]) -> None:

@@ -175,7 +175,7 @@ class GenerativeRetriever(WriterRetriever):
             terms = self.terms(read, y[rows].to(device))
             if s.ranker_weight:
                 target = torch.from_numpy(cast("np.ndarray", documents)[rows]).to(device)
-                ranked = ranking_term(read.vector, target, self.histories.items, s.ranker_negatives)
+                ranked = ranking_term(read, target, self.histories.items, s.ranker_negatives)
                 terms["ranking"] = s.ranker_weight * ranked
             return terms
 

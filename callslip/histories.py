@@ -150,18 +150,33 @@ def numbers_of(
     )
 
 
-def ranking_term(query: torch.Tensor, target: torch.Tensor, items: ItemTable, negatives: int) -> torch.Tensor:
-    """The right item (by row) among random items, or among all of them if `negatives` is 0, by inner product."""
+def ranking_term(read: Read, target: torch.Tensor, items: ItemTable, negatives: int) -> torch.Tensor:
+    """The right item (by row) among random items, or among all of them if `negatives` is 0, by inner product.
+
+    Items of a set are not among the wrong ones: a set is a mean of its items and is like each of them, and what it
+    would learn so as not to be is lost for telling other items apart.
+    """
     import torch
     from torch.nn import functional
 
     from callslip.training.losses import sampled_softmax
 
+    query = read.vector
     if not negatives or negatives >= items.count:
-        return functional.cross_entropy(query @ items.all().T, target)
+        scores = query @ items.all().T
+        if read.members is not None:
+            others = torch.where(read.members == target.unsqueeze(1) + 1, 0, read.members)
+            scores = functional.pad(scores, (1, 0)).scatter(1, others, -torch.inf)[:, 1:]
+        return functional.cross_entropy(scores, target)
     drawn = torch.randint(items.count, (negatives,), device=query.device)
     positive = (query * items(target + 1)).sum(dim=1)
-    return sampled_softmax(positive, query @ items(drawn + 1).T, drawn == target.unsqueeze(1))
+    return sampled_softmax(positive, query @ items(drawn + 1).T, no_negatives(read, drawn.unsqueeze(0), target))
+
+
+def no_negatives(read: Read, drawn: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Which of the items drawn, [1 or n, M] by row, are the right one after all or, of sets, a member; [n, M]."""
+    same = drawn == target.unsqueeze(1)
+    return same if read.members is None else same | (drawn.unsqueeze(2) + 1 == read.members.unsqueeze(1)).any(dim=2)
 
 
 class Batches:

@@ -20,8 +20,9 @@ from torch import Tensor
 from callslip.corpus.documents import Corpus, Query
 from callslip.errors import BadSetting
 from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
-from callslip.histories import Batches, ranking_term
+from callslip.histories import Batches, no_negatives, ranking_term
 from callslip.identifiers.quality import average_partition_entropy
+from callslip.model.items import Read
 from callslip.model.unified import Ranker
 from callslip.settings import check_range
 from callslip.training import batches
@@ -179,7 +180,7 @@ class RankedRetriever(GenerativeRetriever):
         s = self.settings
 
         def objective(numbers: np.ndarray, progress: float) -> dict[str, Tensor]:
-            return {"ranking": self.shared_ranking(self.read(pairs, numbers).vector, pairs.rows_of(numbers))}
+            return {"ranking": self.shared_ranking(self.read(pairs, numbers), pairs.rows_of(numbers))}
 
         if epochs and s.ranker_weight:
             train(
@@ -196,18 +197,18 @@ class RankedRetriever(GenerativeRetriever):
                 checkpoints=self.checkpoints,
             )
 
-    def shared_ranking(self, query: Tensor, rows: np.ndarray) -> Tensor:
-        """Of histories: their vectors [n, D] and the rows of their items, told from items that the batch shares."""
+    def shared_ranking(self, query: Read, rows: np.ndarray) -> Tensor:
+        """Of histories: the rows of their items, told from items that the batch shares."""
         negatives = 0 if self.settings.ranker_softmax == "full" else self.settings.ranker_negatives
-        return ranking_term(query, torch.from_numpy(rows).to(query.device), self.histories.items, negatives)
+        return ranking_term(query, torch.from_numpy(rows).to(query.vector.device), self.histories.items, negatives)
 
-    def history_ranking(self, query: Tensor, rows: np.ndarray, others: np.ndarray) -> Tensor:
-        """Of histories: their vectors [n, D], the rows of their items, and negatives [n, M] of each."""
+    def history_ranking(self, query: Read, rows: np.ndarray, others: np.ndarray) -> Tensor:
+        """Of histories: the rows of their items, and negatives [n, M] of each."""
         if self.settings.ranker_softmax != "sampled":
             return self.shared_ranking(query, rows)
-        own, drawn = (torch.from_numpy(part).to(query.device) for part in (rows, others))
+        own, drawn = (torch.from_numpy(part).to(query.vector.device) for part in (rows, others))
         compared = self.histories.items(torch.cat([own[:, None], drawn], dim=1) + 1)
-        return ranking(query, compared, drawn == own[:, None])
+        return ranking(query.vector, compared, no_negatives(query, drawn, own))
 
     def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products of the ranker's vectors."""

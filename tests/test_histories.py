@@ -13,9 +13,9 @@ from small_log import small_log
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, Unsupported
-from callslip.histories import Batches, HistoryShape, interaction_vectors, numbers_of, ranking_term
+from callslip.histories import Batches, HistoryShape, interaction_vectors, no_negatives, numbers_of, ranking_term
 from callslip.methods import make
-from callslip.model.items import ItemTable
+from callslip.model.items import ItemTable, Read
 from callslip.search.filters import Filter
 
 QUICK = {"encoder": "scratch", "epochs": 12, "decoder_width": 32, "batch_size": 64, "history_width": 32, "width": 4}
@@ -157,9 +157,9 @@ def test_the_ranking_term_is_the_softmax_over_all_or_drawn_items():
     items, query, target = ItemTable(30, 8, "id"), torch.randn(4, 8), torch.tensor([3, 0, 29, 3])
     logits = query @ items.all().T
     expected = -(logits.log_softmax(-1)[range(4), target]).mean()
-    torch.testing.assert_close(ranking_term(query, target, items, 0), expected)
+    torch.testing.assert_close(ranking_term(Read(query), target, items, 0), expected)
     torch.manual_seed(1)
-    sampled = ranking_term(query, target, items, 12)
+    sampled = ranking_term(Read(query), target, items, 12)
     torch.manual_seed(1)
     drawn = torch.randint(30, (12,))
     each = []
@@ -167,6 +167,30 @@ def test_the_ranking_term_is_the_softmax_over_all_or_drawn_items():
         wrong = [logits[row, item] for item in drawn.tolist() if item != right]
         each.append(torch.stack([logits[row, right], *wrong]).logsumexp(0) - logits[row, right])
     torch.testing.assert_close(sampled, torch.stack(each).mean())
+
+
+def test_items_of_a_set_are_not_among_the_wrong_ones():
+    torch.manual_seed(0)
+    items, query, target = ItemTable(30, 8, "id"), torch.randn(3, 8), torch.tensor([3, 0, 29])
+    members = torch.tensor([[1, 6, 0], [30, 2, 9], [30, 30, 7]])  # the last holds its own target, which still counts
+    logits, read = query @ items.all().T, Read(query, None, members)
+
+    def naive(drawn: list[int]) -> torch.Tensor:
+        each = []
+        for row, right in enumerate(target.tolist()):
+            wrong = [item for item in drawn if item != right and item + 1 not in members[row].tolist()]
+            each.append(logits[row, [right, *wrong]].logsumexp(0) - logits[row, right])
+        return torch.stack(each).mean()
+
+    torch.testing.assert_close(ranking_term(read, target, items, 0), naive(list(range(30))))
+    torch.manual_seed(1)
+    sampled = ranking_term(read, target, items, 25)
+    torch.manual_seed(1)
+    drawn = torch.randint(30, (25,))
+    torch.testing.assert_close(sampled, naive(drawn.tolist()))
+    marked = no_negatives(read, drawn.expand(3, -1), target)
+    assert torch.equal(marked, no_negatives(read, drawn.unsqueeze(0), target))
+    assert marked.sum() > (drawn == target[:, None]).sum()
 
 
 @pytest.mark.parametrize("kind", ["set", "sequence"])

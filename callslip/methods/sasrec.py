@@ -21,7 +21,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.sequences import Sequences
 from callslip.device import best_device
 from callslip.histories import HistorySettings, HistoryShape, has_texts, interaction_vectors, ranking_term
-from callslip.model.items import HistoryEncoder
+from callslip.model.items import HistoryEncoder, Read
 from callslip.recommender import Recommender
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
@@ -126,9 +126,10 @@ class SASRec(Recommender):
             some = numbers[rows].to(self.model.items.trained.device)
             if targets is None:
                 states, right = next_items(self.model, some[:, : int(lengths[rows].max())])
+                read = Read(states)
             else:
-                states, right = self.model(some).vector, targets[rows].to(some.device)
-            return {"ranking": ranking_term(states, right, self.model.items, s.ranker_negatives)}
+                read, right = self.model(some), targets[rows].to(some.device)
+            return {"ranking": ranking_term(read, right, self.model.items, s.ranker_negatives)}
 
         return train(
             self.model,

@@ -227,7 +227,7 @@ class URI(RankedRetriever):
             if progress < s.head_start:
                 del terms["m_step"]
             if self.history is not None and s.ranker_weight:
-                terms["ranking"] = s.ranker_weight * self.shared_ranking(read.vector, rows)
+                terms["ranking"] = s.ranker_weight * self.shared_ranking(read, rows)
             p, groups, some = item[-1].softmax(dim=1), even[rows], even[rows]
             own = rows
             if s.random_items:
@@ -345,7 +345,7 @@ class URI(RankedRetriever):
             if s.memory_weight:
                 terms["items"] = s.memory_weight * memory(self.model(self.item_batch(pairs.items, rows), code), code)
             if s.ranker_weight:
-                terms["ranking"] = s.ranker_weight * self.history_ranking(read.vector, rows, batch[1])
+                terms["ranking"] = s.ranker_weight * self.history_ranking(read, rows, batch[1])
             return terms
 
         self.log = train(

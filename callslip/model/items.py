@@ -100,16 +100,21 @@ class ItemTable(nn.Module):
 @dataclass
 class Read:
     """A batch of histories after they were read: one vector each [B, D], and the states [B, T, D] with their mask, if
-    they were kept."""
+    they were kept. `members`: of sets, the numbers of their items, [B, T]."""
 
     vector: Tensor
     states: States | None = None
+    members: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.vector)
 
     def __getitem__(self, some: slice) -> Read:
-        return Read(self.vector[some], None if self.states is None else self.states[some])
+        return Read(
+            self.vector[some],
+            None if self.states is None else self.states[some],
+            None if self.members is None else self.members[some],
+        )
 
 
 class HistoryEncoder(nn.Module):
@@ -155,7 +160,7 @@ class HistoryEncoder(nn.Module):
         else:
             last = (mask.sum(dim=1) - 1).clamp(min=0)
             vector = states[torch.arange(len(states), device=states.device), last]
-        return Read(vector, States(states, seen))
+        return Read(vector, States(states, seen), numbers if self.kind == "set" else None)
 
     def states(self, numbers: Tensor, seen: Tensor) -> Tensor:
         """A state for each item, [B, T, D]: in a sequence, of it and what came before; in a set, of all."""
