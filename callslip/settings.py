@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from callslip.errors import BadInput, BadSetting, UnknownName
 
 S = TypeVar("S")
+IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+"""What may be written for a setting of each kind."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     try:
         return _convert_plain(value, hint)
     except (TypeError, ValueError, KeyError):
-        raise BadSetting(f"setting {name!r}: cannot read {value!r} as {_kind_name(hint)}") from None
+        remedy = f"Write {IN_WORDS[hint]}." if hint in IN_WORDS else ""
+        raise BadSetting(f"setting {name!r}: cannot read {value!r} as {_kind_name(hint)}", remedy) from None
 
 
 def _convert_plain(value: Any, hint: Any) -> Any:

@@ -58,8 +58,9 @@ def test_strings_become_values():
     ],
 )
 def test_values_that_make_no_sense(values, message):
-    with pytest.raises(BadSetting, match=message):
+    with pytest.raises(BadSetting, match=message) as refused:
         settings.make(Example, values)
+    assert refused.value.remedy.startswith(("Write", "Choose"))
 
 
 def test_an_unknown_setting_gets_a_suggestion():
