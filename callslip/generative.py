@@ -191,7 +191,7 @@ class GenerativeRetriever(WriterRetriever):
             epochs=s.epochs,
             steps_per_epoch=batches.steps(len(examples), s.batch_size) if some is None else len(some),
             learning_rate=s.learning_rate,
-            weight_decay=s.weight_decay,
+            weight_decay=self.decay,
             phase=phase,
             log=self.log,
             share=self.learning_share,

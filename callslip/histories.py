@@ -47,10 +47,17 @@ class HistorySettings:
     several times as fast), or the `states` of all its items."""
     ranker_negatives: int = 1024
     """Random items that the right one is compared with in training, drawn anew for each batch; 0 is all items."""
+    item_decay: float = 0.01
+    """Weight decay of the items' vectors. They are most of the model, and learn single users by heart: against that 1
+    is not too much where passes are many."""
 
     def __post_init__(self) -> None:
         check_range(self, history_length=1, history_width=1, history_layers=0, history_heads=1, ranker_negatives=0)
-        check_range(self, history_dropout=0)
+        check_range(self, history_dropout=0, item_decay=0)
+
+    def decay_of(self, parameter: str, others: float) -> float:
+        """The weight decay of a parameter by its name: that of items, or that of the others."""
+        return self.item_decay if "items" in parameter.split(".") else others
 
 
 @dataclass(frozen=True)

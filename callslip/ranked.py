@@ -190,7 +190,7 @@ class RankedRetriever(GenerativeRetriever):
                 epochs=epochs,
                 steps_per_epoch=len(pairs),
                 learning_rate=s.learning_rate,
-                weight_decay=s.weight_decay,
+                weight_decay=self.decay,
                 decay=False,
                 phase="warm-up",
                 log=self.log,

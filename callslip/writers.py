@@ -174,6 +174,10 @@ class WriterRetriever(Retriever):
         encoder = self.settings.train_encoder != "none" and parameter.startswith("encoder.")
         return self.settings.encoder_learning_rate / max(self.settings.learning_rate, 1e-12) if encoder else 1.0
 
+    def decay(self, parameter: str) -> float:
+        """The weight decay that a parameter has: the vectors of items have one of their own."""
+        return self.settings.decay_of(parameter, self.settings.weight_decay)
+
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
         import torch

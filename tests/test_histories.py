@@ -17,6 +17,7 @@ from callslip.histories import Batches, HistoryShape, interaction_vectors, no_ne
 from callslip.methods import make
 from callslip.model.items import ItemTable, Read
 from callslip.search.filters import Filter
+from callslip.settings import describe
 
 QUICK = {"encoder": "scratch", "epochs": 12, "decoder_width": 32, "batch_size": 64, "history_width": 32, "width": 4}
 
@@ -167,6 +168,25 @@ def test_the_ranking_term_is_the_softmax_over_all_or_drawn_items():
         wrong = [logits[row, item] for item in drawn.tolist() if item != right]
         each.append(torch.stack([logits[row, right], *wrong]).logsumexp(0) - logits[row, right])
     torch.testing.assert_close(sampled, torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("method", ["dsi-semantic", "uri", "deep-retrieval", "sasrec"])
+def test_items_have_a_weight_decay_of_their_own(log, method):
+    """So strong a decay leaves nothing of the items' vectors, and all of the rest as it would be without."""
+    shared = {"encoder": "scratch", "epochs": 3, "history_width": 16, "items": "id", "queries": "set"}
+    known = {field.name for field in describe(make(method).Settings)}
+    sizes = {}
+    for decay in (0.0, 100.0):
+        values = QUICK | {"leaf": 3, "warmup_epochs": 2} | shared | {"item_decay": decay}
+        index = make(method, {key: value for key, value in values.items() if key in known}).fit(log)
+        sizes[decay] = {name: float(p.detach().norm()) for name, p in index.model.named_parameters()}
+    (items,) = (name for name in sizes[0.0] if name.endswith("items.ids.weight"))
+    assert sizes[100.0][items] < 0.2 * sizes[0.0][items]
+    others = [name for name in sizes[0.0] if name != items and sizes[0.0][name] > 1]
+    assert others
+    assert all(sizes[100.0][name] > 0.5 * sizes[0.0][name] for name in others)
+    with pytest.raises(BadSetting, match="item_decay"):
+        make(method, {"item_decay": -1})
 
 
 def test_items_of_a_set_are_not_among_the_wrong_ones():

@@ -138,7 +138,7 @@ class SASRec(Recommender):
             epochs=s.epochs,
             steps_per_epoch=batches.steps(len(histories), s.batch_size),
             learning_rate=s.learning_rate,
-            weight_decay=s.weight_decay,
+            weight_decay=lambda name: s.decay_of(name, s.weight_decay),
             phase="training on histories",
             checkpoints=self.checkpoints,
         )

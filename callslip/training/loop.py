@@ -43,7 +43,7 @@ def train(
     epochs: int,
     steps_per_epoch: int,
     learning_rate: float,
-    weight_decay: float = 0.01,
+    weight_decay: float | Callable[[str], float] = 0.01,
     warmup: float = 0.05,
     decay: bool = True,
     clip: float = 1.0,
@@ -58,7 +58,7 @@ def train(
 
     `batches(epoch)` gives the epoch's batches. The learning rate warms up over the given share of all steps and
     then falls to zero along a cosine (`decay=False`: stays); `share` says which part of it a parameter has, by its
-    name. A step whose loss is not finite is skipped and counted; the third in a row ends the training, with the
+    name, and so may `weight_decay`. A step whose loss is not finite is skipped and counted; the third in a row ends the training, with the
     weights of the last good step in place.
 
     With `checkpoints` a phase that was cut short goes on at its next step, to the same weights; `batches` must then
@@ -68,8 +68,8 @@ def train(
     log = log if log is not None else TrainingLog()
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     parameters, watched = list(named.values()), ""
-    groups = _groups(named, share)
-    optimizer = torch.optim.AdamW(groups, lr=learning_rate, weight_decay=weight_decay) if epochs else None
+    groups = _groups(named, share, weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate) if epochs else None
     total = max(1, epochs * steps_per_epoch)
     with Course(checkpoints, phase, module, optimizer, generators) as course, progress.bar() as display:
         at, skipped = course.position, log.skipped_steps
@@ -96,12 +96,17 @@ def train(
     return log
 
 
-def _groups(named: Mapping[str, nn.Parameter], share: Callable[[str], float] | None) -> list[dict[str, Any]]:
-    """The optimiser's groups: parameters that have the same share of the learning rate."""
-    groups: dict[float, list[nn.Parameter]] = {}
+def _groups(
+    named: Mapping[str, nn.Parameter],
+    share: Callable[[str], float] | None,
+    weight_decay: float | Callable[[str], float],
+) -> list[dict[str, Any]]:
+    """The optimiser's groups: parameters that have the same share of the learning rate and the same weight decay."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in named.items():
-        groups.setdefault(1.0 if share is None else share(name), []).append(parameter)
-    return [{"params": some, "share": part} for part, some in groups.items()]
+        decay = weight_decay(name) if callable(weight_decay) else weight_decay
+        groups.setdefault((1.0 if share is None else share(name), decay), []).append(parameter)
+    return [{"params": some, "share": part, "weight_decay": decay} for (part, decay), some in groups.items()]
 
 
 def schedule(done: float, warmup: float, decay: bool) -> float:

@@ -131,6 +131,25 @@ def test_a_parameter_has_its_share_of_the_learning_rate():
     assert moved["still"] == 0
 
 
+def test_a_parameter_has_its_own_weight_decay():
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1, bias=False) for name in ("table", "others")})
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    train(
+        model,
+        lambda epoch: [None],
+        lambda batch, progress: {"nothing": 0.0 * sum(part.weight.sum() for part in model.values())},
+        epochs=1,
+        steps_per_epoch=1,
+        learning_rate=0.1,
+        weight_decay=lambda name: 2.0 if name.startswith("table") else 0.5,
+        warmup=0.0,
+    )
+    after = model.state_dict()  # with a gradient of zero a step only shrinks: by the rate times the decay
+    torch.testing.assert_close(after["table.weight"], 0.8 * before["table.weight"])
+    torch.testing.assert_close(after["others.weight"], 0.95 * before["others.weight"])
+
+
 def test_what_is_watched_is_in_the_log():
     _, log = fit_line(epochs=3, after_epoch=lambda epoch: {"watched": epoch * 0.5, "codes": 7})
     assert [record["watched"] for record in log.records] == [0.0, 0.5, 1.0]
