@@ -58,8 +58,8 @@ def train(
 
     `batches(epoch)` gives the epoch's batches. The learning rate warms up over the given share of all steps and
     then falls to zero along a cosine (`decay=False`: stays); `share` says which part of it a parameter has, by its
-    name, and so may `weight_decay`. A step whose loss is not finite is skipped and counted; the third in a row ends the training, with the
-    weights of the last good step in place.
+    name, and so may `weight_decay`. A step whose loss is not finite is skipped and counted; the third in a row ends
+    the training, with the weights of the last good step in place.
 
     With `checkpoints` a phase that was cut short goes on at its next step, to the same weights; `batches` must then
     depend on the epoch alone, and `generators` name the NumPy generators that it or the objective draws from. What
