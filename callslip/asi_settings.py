@@ -42,7 +42,7 @@ class ASISettings(GenerativeSettings):
     """How much of the bottleneck criterion spreads vectors."""
     temperature: float = 0.05
     """Of the bottleneck's softmax over the batch; the paper has none, which is 1."""
-    beta: float = 0.0005
+    beta: float = 0.00005
     """How much of a text the information criterion makes its vector forget. With the paper's 0.01, summed over the
     encoder's hundreds of dimensions, codes are learned from little but noise."""
     generation_weight: float = 1.0
