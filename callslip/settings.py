@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import math
 import textwrap
 import tomllib
 import types
@@ -124,9 +125,9 @@ def _convert_plain(value: Any, hint: Any) -> Any:
             raise ValueError
         return int(value)
     if hint is float:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or not math.isfinite(number := float(value)):
             raise ValueError
-        return float(value)
+        return number
     if hint is str and not isinstance(value, str):
         raise ValueError
     return hint(value) if hint is not Any else value
@@ -136,7 +137,7 @@ def check_range(settings: Any, **least: float) -> None:
     """Refuse numbers below what makes sense, before any work is done."""
     for name, lowest in least.items():
         value = getattr(settings, name)
-        if value is not None and value < lowest:
+        if value is not None and not lowest <= value < math.inf:
             raise BadSetting(f"setting {name!r} is {value}", f"Use {lowest:g} or more.")
 
 

@@ -39,6 +39,7 @@ LAYERS = {
     "server": 6.5,
     "cli": 7,
     "distributed": 7,
+    "__main__": 8,
 }
 LEAVES = {"device", "durable", "errors", "interrupts", "progress", "settings", "threads", "versions"}
 # Living.load must turn a folder's method name into a class; it asks the registry, inside the function.

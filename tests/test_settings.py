@@ -52,6 +52,8 @@ def test_strings_become_values():
         ({"count": 2.5}, "'count'"),
         ({"count": True}, "'count'"),
         ({"rate": "fast"}, "'rate'.*float"),
+        ({"rate": "nan"}, "'rate'.*float"),
+        ({"rate": float("inf")}, "'rate'.*float"),
         ({"on": "perhaps"}, "'on'"),
         ({"mode": "medium"}, "fast | slow"),
         ({"name": 3}, "'name'"),
@@ -114,6 +116,8 @@ def test_unknown_methods_and_presets():
         make("dens")
     with pytest.raises(UnknownName, match="bm25"):
         make("bm25+nothing")
+    with pytest.raises(UnknownName, match=r"'asi\+'.*\n?.*Did you mean 'asi"):
+        make("asi+")
     with pytest.raises(BadSetting, match="preset"):
         make("bm25", preset="huge")
 
@@ -127,8 +131,15 @@ def test_unknown_methods_and_presets():
         ("dsi-semantic", {"beam": 0}),
         ("bm25", {"k1": -5}),
         ("bm25", {"b": 2}),
+        ("sasrec", {"item_decay": "nan"}),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused_before_any_work(method, values):
     with pytest.raises(BadSetting, match=next(iter(values))):
         make(method, values)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_no_settings_object_holds_a_number_that_is_none(value):
+    with pytest.raises(BadSetting, match="item_decay"):
+        type(make("sasrec").settings)(item_decay=value)

@@ -31,7 +31,7 @@ ColumnOption = Annotated[
     list[str] | None, typer.Option("--column", help="role=name, for CSV/TSV columns of other names, e.g. text=body.")
 ]
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Skip and count bad lines instead of stopping.")]
-PresetOption = Annotated[str | None, typer.Option("--preset", help="A named set of settings: quick or paper.")]
+PresetOption = Annotated[str | None, typer.Option("--preset", help="One of the method's named sets: quick, paper, …")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="key=value, any setting of the method; repeatable.")]
 SearchSetOption = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, a setting that acts when searching, e.g. beam=100.")

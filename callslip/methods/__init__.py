@@ -64,6 +64,8 @@ def find(name: str) -> Method:
     if "+" in name and name not in METHODS:
         parts = tuple(part.strip() for part in re.split(r"(?<!\+)\+(?!\+)", name))  # asi++ is one name
         for part in parts:
+            if not part:  # a name with a sign too many or too few
+                raise UnknownName("method", name, METHODS)
             if part not in METHODS:
                 raise UnknownName("method", part, METHODS)
         return Method("hybrid:Hybrid", f"reciprocal rank fusion of {', '.join(parts)}", {"parts": parts})

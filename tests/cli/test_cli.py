@@ -41,7 +41,7 @@ def run(*arguments, input: str | None = None):
 
 
 def process(*arguments, input: str | None = None):
-    command = [sys.executable, "-c", "from callslip.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-m", "callslip", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, input=input, check=False)
 
 

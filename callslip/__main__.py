@@ -1,0 +1,5 @@
+"""`python -m callslip`: the command line."""
+
+from callslip.cli import main
+
+main()
