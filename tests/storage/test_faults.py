@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from counted_disk import CountedDisk
 from word_codes import contents, make_index, state_of
 
 from callslip import api, durable
@@ -21,41 +22,20 @@ TEXTS = {f"d{n}": f"text {n}" for n in range(12)}
 STATE = {doc_id: text for doc_id, text in TEXTS.items() if doc_id != "d3"} | {"new": "text"}
 
 
-class Failing(durable.System):
+class Failing(CountedDisk):
     """Fails at the nth call, once or from then on."""
 
     def __init__(self, at: int, number: int, for_ever: bool) -> None:
         self.left, self.number, self.for_ever, self.failed = at, number, for_ever, 0
 
-    def _count(self) -> None:
+    def on_call(self) -> None:
         self.left -= 1
         if self.left == 0 or (self.for_ever and self.left < 0):
             self.failed += 1
             raise OSError(self.number, os.strerror(self.number))
 
-    def create(self, path):
-        self._count()
-        return super().create(path)
-
     def write(self, descriptor, data):
-        self._count()
         return super().write(descriptor, data[: max(1, len(data) // 2)])  # and never all at once
-
-    def sync(self, descriptor):
-        self._count()
-        super().sync(descriptor)
-
-    def rename(self, old, new):
-        self._count()
-        super().rename(old, new)
-
-    def remove(self, path):
-        self._count()
-        super().remove(path)
-
-    def make_folder(self, path):
-        self._count()
-        super().make_folder(path)
 
 
 def changed(path):
