@@ -60,6 +60,8 @@ class ASISettings(GenerativeSettings):
     neighbours: int = 1
     """Tokens that the documents of a batch have in common, as far as they can: those that are near are told apart only
     if they meet. 0 draws them at random, as the paper does, whose batches are thousands."""
+    spare_answers: bool = True
+    """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
     """As `noise`, for what the indexer reads; more makes codes coarser."""
     indexer_learning_rate: float = 1e-3

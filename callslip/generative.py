@@ -13,6 +13,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.errors import Unsupported
 from callslip.generative_settings import GenerativeSettings as GenerativeSettings  # methods take these from here
+from callslip.generative_settings import Ranking as Ranking
 from callslip.histories import (
     Batches,
     HistoryShape,
@@ -256,11 +257,13 @@ class GenerativeRetriever(WriterRetriever):
         similarity = self.rank(query, rows)
         s = self.settings
         weight = s.similarity_weight if self.history is None else s.history_weight
-        scores = {
-            "bucket": beams.scores[beam],
-            "sum": beams.scores[beam] + weight * similarity,
-            "union": similarity,
-        }[s.ranking]
+        scores = beams.scores[beam]
+        if s.ranking == "share":
+            scores = scores - np.log(buckets.sizes(beams, self.identifiers))[beam]
+        elif s.ranking == "sum":
+            scores = scores + weight * similarity
+        elif s.ranking == "union":
+            scores = similarity
         by_code = s.ranking == "bucket"
         order, within = buckets.merged(rows, beam, None if by_code else scores, similarity, s.bucket_limit)
         rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]

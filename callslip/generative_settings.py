@@ -10,6 +10,9 @@ from callslip.errors import BadSetting
 from callslip.histories import HistorySettings
 from callslip.settings import check_range
 
+Ranking = Literal["bucket", "share", "sum", "union"]
+"""Orders of the documents whose codes were written."""
+
 
 @dataclass(frozen=True)
 class GenerativeSettings(HistorySettings):
@@ -83,10 +86,11 @@ class GenerativeSettings(HistorySettings):
     decoding: Literal["beam", "exact"] = "beam"
     """`beam` search, or the best codes of all: `exact` loses nothing to pruning, and takes longer the less sure the
     model is. For small corpora, and to see what a beam loses."""
-    ranking: Literal["bucket", "sum", "union"] = "sum"
-    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `sum` adds
-    the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
-    buckets by similarity alone."""
+    ranking: Ranking = "sum"
+    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
+    so after it has divided the probability of each code among its documents, so that a bucket is not first because it
+    is full; `sum` adds the code's log-probability and `similarity_weight` times the similarity; `union` ranks all
+    documents of the beam's buckets by similarity alone."""
     similarity_weight: float = 60.0
     """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
     bucket_limit: int | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callslip.errors import BadSetting
+from callslip.generative_settings import Ranking
 from callslip.ranked import RankedSettings
 from callslip.settings import check_range
 
@@ -58,7 +59,7 @@ class URISettings(RankedSettings):
     """Peak learning rate of AdamW in the final fit."""
     beam: int = 20
     """Codes kept while writing; it grows by itself when k hits need more."""
-    ranking: Literal["bucket", "sum", "union"] = "union"
+    ranking: Ranking = "union"
     """Order of hits: `union` ranks all documents of the beam's buckets by the ranker alone; `bucket` keeps the model's
     order of codes and ranks inside each bucket; `sum` adds the code's log-probability and `similarity_weight` times the
     ranker's inner product."""

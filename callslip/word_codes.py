@@ -15,7 +15,7 @@ import numpy as np
 from callslip.corpus.documents import Document, Query
 from callslip.errors import BadSetting
 from callslip.generative import GenerativeRetriever, Inputs
-from callslip.generative_settings import GenerativeSettings
+from callslip.generative_settings import GenerativeSettings, Ranking
 from callslip.retriever import Found
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
@@ -43,9 +43,10 @@ class WordCodeSettings(GenerativeSettings):
     """Codes kept while writing, with `decoding=beam`."""
     decoding: Literal["beam", "exact"] = "exact"
     """`exact` scores every code by one table; `beam` search prunes."""
-    ranking: Literal["bucket", "sum", "union"] = "bucket"
-    """Order of hits: `bucket` keeps the model's order of codes, with `collision` inside each; `sum` adds the code's
-    log-probability and `similarity_weight` times the similarity of vectors; `union` is the similarity alone."""
+    ranking: Ranking = "bucket"
+    """Order of hits: `bucket` keeps the model's order of codes, with `collision` inside each; `share` divides the
+    probability of each among its documents first; `sum` adds the code's log-probability and `similarity_weight` times
+    the similarity of vectors; `union` is the similarity alone."""
     collision: Literal["weights", "similarity"] = "weights"
     """Order inside a bucket: by the identifier weights of query and document, or by similarity of vectors."""
 
@@ -147,7 +148,7 @@ class WordCodeRetriever(GenerativeRetriever):
 
     def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """How documents stand inside their bucket; `query` is the query's vector followed by its states."""
-        if self.settings.ranking != "bucket" or self.settings.collision == "similarity":
+        if self.settings.ranking in ("sum", "union") or self.settings.collision == "similarity":
             return super().rank(query[: self.vectors.shape[1]], rows)
         return weight_cosine(self._query_weights(query, rows), self.weights[rows])
 

@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import json
 import shutil
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from callslip import api
@@ -292,10 +294,11 @@ class TestContract:
             index.adjust({"nonsense": 1})
 
 
-@pytest.mark.parametrize("ranking", ["bucket", "sum", "union"])
-def test_the_three_rankings_order_the_same_documents(fitted, saved, small_corpus, ranking):
+@pytest.mark.parametrize("ranking", ["bucket", "share", "sum", "union"])
+def test_the_rankings_order_the_same_documents(fitted, saved, small_corpus, ranking):
     """All documents of the beam come back whatever the ranking; only their order differs, each by its own rule."""
     index = api.load(saved("dsi-semantic")).adjust({"ranking": ranking, "similarity_weight": 7.0})
+    sizes = Counter(map(tuple, index.identifiers.codes.tolist()))
     for query in questions(small_corpus)[:10]:
         hits = index.search(query, k=40, explain=True)
         assert set(hits.doc_ids) == set(small_corpus.doc_ids)
@@ -303,6 +306,7 @@ def test_the_three_rankings_order_the_same_documents(fitted, saved, small_corpus
         near = [hit.why["similarity"] for hit in hits]
         rule = {
             "bucket": list(zip(code, near, strict=True)),
+            "share": [c - np.log(sizes[hit.code]) for c, hit in zip(code, hits, strict=True)],
             "sum": [c + 7.0 * n for c, n in zip(code, near, strict=True)],
             "union": near,
         }[ranking]

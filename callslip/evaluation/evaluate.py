@@ -208,5 +208,5 @@ def code_quality(retriever: Retriever) -> dict[str, Any]:
 
 def shares_codes(retriever: Retriever, codes: dict[str, Any]) -> bool:
     """Whether hits come bucket by bucket and some bucket holds several documents."""
-    in_buckets = getattr(retriever.settings, "ranking", None) == "bucket"
+    in_buckets = getattr(retriever.settings, "ranking", None) in ("bucket", "share")
     return bool(codes) and in_buckets and codes["bucket_max"] > 1

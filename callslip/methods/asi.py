@@ -11,6 +11,7 @@ dense space (Eq. 6), and how much of a text its vector keeps (Eq. 9). A code may
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -54,14 +55,15 @@ def code_distance(p: Tensor, r: Tensor) -> Tensor:
     return (p - r).square().sum(dim=(1, 2))
 
 
-def discrete_contrastive(p_query: Tensor, p_doc: Tensor, margin: float = 3.0) -> Tensor:
+def discrete_contrastive(p_query: Tensor, p_doc: Tensor, margin: float = 3.0, known: Tensor | None = None) -> Tensor:
     """Eq. 1: the code of query i must be nearer to that of document i than to that of any other document of the batch,
-    by a margin. The mean over all pairs i ≠ j of max(0, D(q_i, d_i) − D(q_i, d_j) + margin)."""
+    by a margin. The mean over all pairs i ≠ j of max(0, D(q_i, d_i) − D(q_i, d_j) + margin), but for those where
+    `known` [B, B] says that document j answers query i as well."""
     _check_probabilities(p_query, p_doc)
     q, d = p_query.flatten(1), p_doc.flatten(1)
     away = q.square().sum(dim=1)[:, None] + d.square().sum(dim=1) - 2 * q @ d.t()
     hinge = (away.diagonal()[:, None] - away + margin).clamp_min(0)
-    return _mean_of_others(hinge)
+    return _mean_of_others(hinge, known)
 
 
 def generation_loss(logits: Sequence[Tensor], code: Tensor) -> Tensor:
@@ -93,13 +95,19 @@ def distribution_density(p: Tensor, as_printed: bool = False) -> Tensor:
     return ((distance if as_printed else 1 - distance) * reverse).mean()
 
 
-def bottleneck(e_query: Tensor, e_doc: Tensor, gamma: float = 0.05, temperature: float = 1.0) -> Tensor:
+def bottleneck(
+    e_query: Tensor, e_doc: Tensor, gamma: float = 0.05, temperature: float = 1.0, known: Tensor | None = None
+) -> Tensor:
     """Eq. 6: each query's own document among those of the batch, by inner products of unit vectors [B, D], and gamma
-    times the mean inverse squared distance between documents and between queries."""
+    times the mean inverse squared distance between documents and between queries. Documents j that answer query i as
+    well, `known` [B, B], are not among them."""
     if e_query.shape != e_doc.shape or e_query.dim() != 2:
         raise ValueError(f"vectors of shapes {tuple(e_query.shape)} and {tuple(e_doc.shape)}")
     own = torch.arange(len(e_query), device=e_query.device)
-    matching = functional.cross_entropy(e_query @ e_doc.t() / temperature, own)
+    scores = e_query @ e_doc.t() / temperature
+    if known is not None:
+        scores = scores.masked_fill(known & _others(scores), -torch.inf)
+    matching = functional.cross_entropy(scores, own)
     if not gamma:
         return matching
     return matching + gamma * (_crowding(e_doc) + _crowding(e_query))
@@ -127,10 +135,15 @@ def _crowding(e: Tensor) -> Tensor:
     return _mean_of_others(1 / apart.clamp_min(NEAREST))
 
 
-def _mean_of_others(pairs: Tensor) -> Tensor:
-    """The mean of a square array without its diagonal; 0 if there is nothing else."""
-    size = len(pairs)
-    return (pairs.sum() - pairs.diagonal().sum()) / max(1, size * (size - 1))
+def _mean_of_others(pairs: Tensor, left_out: Tensor | None = None) -> Tensor:
+    """The mean of a square array without its diagonal and what is left out; 0 if there is nothing else."""
+    others = _others(pairs) if left_out is None else _others(pairs) & ~left_out
+    return (pairs * others).sum() / others.sum().clamp_min(1)
+
+
+def _others(pairs: Tensor) -> Tensor:
+    """All places of a square array but those of its diagonal."""
+    return ~torch.eye(len(pairs), dtype=torch.bool, device=pairs.device)
 
 
 def _check_probabilities(p: Tensor, r: Tensor) -> None:
@@ -139,6 +152,23 @@ def _check_probabilities(p: Tensor, r: Tensor) -> None:
 
 
 # The method.
+
+
+@dataclass
+class Coded:
+    """Queries and their documents, B of each: vectors as they were given [B, dim], what represents them [B, D], and
+    their codes as probabilities [B, L, K]."""
+
+    query: Tensor
+    document: Tensor
+    known: Tensor | None
+    """Which documents are known to answer which queries, [B, B]."""
+    mean_query: Tensor
+    e_doc: Tensor
+    mean_doc: Tensor
+    log_variance: Tensor
+    p_query: Tensor
+    p_doc: Tensor
 
 
 class ASI(GenerativeRetriever):
@@ -221,21 +251,22 @@ class ASI(GenerativeRetriever):
         round_steps = batches.steps(sum(len(some) > 0 for some in texts.of), s.batch_size)
         rounds = texts.rounds(1)
 
-        def drawn(epoch: int) -> Iterator[tuple[Drawn, Drawn]]:
-            one = np.zeros(count, np.int64)
-            near = prefix_groups(self.codes_at(epoch, texts.documents)) if s.neighbours else one
-            of_all = batches.by_group(one, texts.of, s.batch_size, s.seed + 1, epoch, rounds)
-            return zip(batches.by_group(near, texts.of, s.batch_size, s.seed, epoch, rounds), of_all, strict=True)
+        def drawn(epoch: int) -> Iterator[tuple[Drawn, ...]]:
+            def by(groups: np.ndarray, seed: int) -> Iterator[Drawn]:
+                return batches.by_group(groups, texts.of, s.batch_size, seed, epoch, rounds)
 
-        def objective(batch: tuple[Drawn, Drawn], progress: float) -> dict[str, Tensor]:
-            near, (asked, answer) = (
-                (self.read(self.batch(texts.queries, some)), self.read(self.batch(texts.documents, rows)))
-                for rows, some in batch
-            )
-            terms = self.code_terms(*near) | self.criteria(asked, answer, progress * s.epochs)
+            of_all = by(np.zeros(count, np.int64), s.seed + 1)
+            if not s.neighbours:
+                return zip(of_all)
+            return zip(of_all, by(prefix_groups(self.codes_at(epoch, texts.documents)), s.seed), strict=True)
+
+        def objective(batch: tuple[Drawn, ...], progress: float) -> dict[str, Tensor]:
+            reads = [self.coded(texts, some) for some in batch]
+            whole, near = reads[0], reads[-1]  # one and the same, unless neighbours meet in batches of their own
+            terms = self.code_terms(near) | self.criteria(whole, progress * s.epochs)
             if s.generation_weight:
-                code = self.indexed.codes(answer)
-                logits = self.indexed(self.noisy(asked), code)
+                code = self.indexed.codes(whole.document)
+                logits = self.indexed(self.noisy(whole.query), code)
                 terms["generation"] = s.generation_weight * generation_loss(logits, code)
             return terms
 
@@ -265,35 +296,42 @@ class ASI(GenerativeRetriever):
             kept.remember(name, codes=codes)
         return codes
 
-    def code_terms(self, query: Tensor, document: Tensor) -> dict[str, Tensor]:
-        """What codes are learned by in ASI: vectors [B, dim] of queries and of their documents, which are near to one
-        another."""
+    def coded(self, texts: Texts, drawn: Drawn) -> Coded:
+        """A batch as the indexer has it."""
+        s, (rows, some) = self.settings, drawn
+        query, document = self.read(self.batch(texts.queries, some)), self.read(self.batch(texts.documents, rows))
+        known = torch.from_numpy(texts.answered(some, rows)).to(query.device) if s.spare_answers else None
+        e_query, mean_query, _ = self.represented(self.noisy(query, s.code_noise))
+        e_doc, mean_doc, log_variance = self.represented(document)
+        p_query, p_doc = self.indexer(e_query), self.indexer(e_doc)
+        return Coded(query, document, known, mean_query, e_doc, mean_doc, log_variance, p_query, p_doc)
+
+    def code_terms(self, near: Coded) -> dict[str, Tensor]:
+        """What codes are learned by in ASI."""
         s = self.settings
-        e_query, e_doc = self.represented(self.noisy(query, s.code_noise))[0], self.represented(document)[0]
-        terms = {"contrastive": discrete_contrastive(self.indexer(e_query), self.indexer(e_doc), s.margin)}
-        error = self.indexer.quantisation(e_doc) if s.quantisation_weight else None
+        terms = {"contrastive": discrete_contrastive(near.p_query, near.p_doc, s.margin, near.known)}
+        error = self.indexer.quantisation(near.e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
         return terms
 
-    def criteria(self, query: Tensor, document: Tensor, epochs_done: float) -> dict[str, Tensor]:
-        """The criteria of ASI++ with their weight λ: vectors [B, dim] of queries and their documents, drawn from all.
+    def criteria(self, whole: Coded, epochs_done: float) -> dict[str, Tensor]:
+        """The criteria of ASI++ with their weight λ, of queries and documents drawn from all.
 
         Texts that are near one another share tokens because they are alike: told not to, they would have chance codes.
         """
         s, terms = self.settings, {}
-        if not s.criteria_weight or not s.criteria:
+        if not s.criteria_weight:
             return {}
         weight = criteria_weight(epochs_done, s.criteria_start, s.criteria_weight)
-        e_query, mean_query, _ = self.represented(self.noisy(query, s.code_noise))
-        e_doc, mean_doc, log_variance = self.represented(document)
         if "density" in s.criteria:
-            both = [distribution_density(self.indexer(e), s.density == "printed") for e in (e_doc, e_query)]
+            both = [distribution_density(p, s.density == "printed") for p in (whole.p_doc, whole.p_query)]
             terms["density"] = weight * s.density_weight * torch.stack(both).sum()
         if "bottleneck" in s.criteria:
-            terms["bottleneck"] = weight * bottleneck(mean_query, mean_doc, s.gamma, s.temperature)
+            matched = bottleneck(whole.mean_query, whole.mean_doc, s.gamma, s.temperature, whole.known)
+            terms["bottleneck"] = weight * matched
         if "information" in s.criteria:
-            terms["information"] = weight * information_bottleneck(mean_doc, log_variance, s.beta)
+            terms["information"] = weight * information_bottleneck(whole.mean_doc, whole.log_variance, s.beta)
         return terms
 
     def represented(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

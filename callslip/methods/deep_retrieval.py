@@ -8,13 +8,13 @@ learns the last paths once more. The items on the paths of the beam are ranked b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from callslip.corpus.documents import Corpus
-from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs, Ranking
 from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.table import Identifiers
 from callslip.settings import check_range
@@ -42,7 +42,7 @@ class DeepRetrievalSettings(GenerativeSettings):
     penalty: float | None = None
     """What a path, or a beginning of one, with n items costs the next: this times n to the power of 3 (the paper's
     alpha). None: as much as makes one with its even share of items cost 1, whatever the number of items and paths."""
-    ranking: Literal["bucket", "sum", "union"] = "union"
+    ranking: Ranking = "union"
     """Order of hits: `union` ranks all items on the beam's paths by inner product, as in the paper; `bucket` keeps the
     model's order of paths; `sum` adds both."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.ensemble import Ensemble
-from callslip.generative import GenerativeRetriever, GenerativeSettings
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Ranking
 from callslip.identifiers.parting import even_tree
 from callslip.identifiers.table import Identifiers
 from callslip.retriever import Found, Retriever
@@ -29,7 +29,7 @@ class TreeSettings(GenerativeSettings):
 
     width: int = 32
     """Branches of each node (K)."""
-    ranking: Literal["bucket", "sum", "union"] = "bucket"
+    ranking: Ranking = "bucket"
     """Order of hits in each tree: `bucket` is the model's order of paths, as in the paper; `sum` and `union` let the
     inner product of history and item have its say, too."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.generative import GenerativeRetriever, GenerativeSettings
+from callslip.generative import GenerativeRetriever, GenerativeSettings, Ranking
 from callslip.identifiers.growth import places
 from callslip.identifiers.rqvae import RQVAE
 from callslip.settings import check_range
@@ -34,7 +34,7 @@ class TIGERSettings(GenerativeSettings):
     """Passes of the RQ-VAE over the items' vectors."""
     rqvae_latent: int = 32
     """Dimensions of what it quantises."""
-    ranking: Literal["bucket", "sum", "union"] = "bucket"
+    ranking: Ranking = "bucket"
     """Order of hits: `bucket` is the model's order of codes, as in the paper; `sum` and `union` let the inner product
     of history and item have its say, too."""
 

@@ -28,6 +28,14 @@ def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) 
     return rows, beam
 
 
+def sizes(beams: Beams, identifiers: Identifiers) -> np.ndarray:
+    """How many documents bear the code of each beam, and 1 where nobody does. Filters and deletions change nothing: a
+    code is as likely as training made it, and a document's share of that is what it was."""
+    bounds = identifiers.trie().below[-1]
+    leaves = np.maximum(beams.nodes, 0)
+    return np.where(beams.nodes >= 0, bounds[leaves + 1] - bounds[leaves], 1)
+
+
 def merged(
     rows: np.ndarray, beam: np.ndarray, scores: np.ndarray | None, similarity: np.ndarray, limit: int | None = None
 ) -> tuple[np.ndarray, int]:

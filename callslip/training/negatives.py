@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -10,6 +11,7 @@ import scipy.sparse
 from callslip.errors import BadSetting
 from callslip.identifiers.table import Identifiers
 
+Text = TypeVar("Text", bound=Hashable)
 NONE = -1
 """Fills the places of candidates that there are not."""
 
@@ -62,9 +64,10 @@ def draw(candidates: np.ndarray, count: int, documents: int, rng: np.random.Gene
     return np.where(there > 0, np.take_along_axis(candidates, picks, axis=1), strangers)
 
 
-def number_texts(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct texts in order of first appearance, and the number of each given text among them."""
-    numbers: dict[str, int] = {}
+def number_texts(texts: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
+    """The distinct texts, or what stands for them, in order of first appearance, and the number of each given one among
+    them."""
+    numbers: dict[Text, int] = {}
     each = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
     return list(numbers), each
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
+from callslip.training.negatives import Answers, number_texts
 
 Inputs = np.ndarray | list[list[int]]
 """Texts as a model reads them: vectors [n, dim], or token ids of each."""
@@ -57,3 +59,16 @@ class Texts:
     def rounds(self, least: int) -> int:
         """How often each document comes in an epoch: as often as it has texts, on average, and no less than `least`."""
         return max(1, least, round(len(self.queries) / len(self.of)))
+
+    def answered(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Whether document `rows[j]` answers query `queries[i]`, bool [len(queries), len(rows)]."""
+        numbers, answers = self._answers
+        return answers.among(numbers[queries], rows)
+
+    @cached_property
+    def _answers(self) -> tuple[np.ndarray, Answers]:
+        """The number of each query's text, the same for those that read alike, and what answers each text."""
+        alike = [one.tobytes() if isinstance(one, np.ndarray) else tuple(one) for one in self.queries]
+        _, numbers = number_texts(alike)
+        owner = np.repeat(np.arange(len(self.of)), [len(some) for some in self.of])
+        return numbers, Answers(numbers[np.concatenate(self.of)], owner, len(self.of))

@@ -46,6 +46,15 @@ def probabilities(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).mul(2).softmax(dim=-1)
 
 
+def chance(seed, size):
+    """Which documents answer which queries: half of all, a query's own or not."""
+    return torch.rand(size, size, generator=torch.Generator().manual_seed(seed + 2)) < 0.5
+
+
+def as_lists(known):
+    return None if known is None else known.tolist()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 999), st.integers(2, 6), st.integers(1, 3), st.integers(2, 5), st.floats(0, 5))
 def test_distances_and_contrastive_loss_equal_plain_loops(seed, size, length, width, margin):
@@ -53,8 +62,9 @@ def test_distances_and_contrastive_loss_equal_plain_loops(seed, size, length, wi
     assert code_distance(p, r).tolist() == pytest.approx(
         [plain.distance(a, b) for a, b in zip(p.tolist(), r.tolist(), strict=True)], abs=1e-5
     )
-    expected = plain.discrete_contrastive(p.tolist(), r.tolist(), margin)
-    assert float(discrete_contrastive(p, r, margin)) == pytest.approx(expected, abs=1e-4)
+    for known in (None, chance(seed, size)):
+        expected = plain.discrete_contrastive(p.tolist(), r.tolist(), margin, as_lists(known))
+        assert float(discrete_contrastive(p, r, margin, known)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_between_codes_the_distance_is_twice_the_levels_that_differ():
@@ -85,8 +95,19 @@ def test_density_weighs_crowded_rows_more_unless_it_is_as_printed():
 def test_bottleneck_equals_plain_loops(seed, size, gamma, temperature):
     generator = torch.Generator().manual_seed(seed)
     q, d = (torch.nn.functional.normalize(torch.randn(size, 4, generator=generator), dim=1) for _ in range(2))
-    expected = plain.bottleneck(q.tolist(), d.tolist(), gamma, temperature)
-    assert float(bottleneck(q, d, gamma, temperature)) == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    for known in (None, chance(seed, size)):
+        expected = plain.bottleneck(q.tolist(), d.tolist(), gamma, temperature, as_lists(known))
+        assert float(bottleneck(q, d, gamma, temperature, known)) == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+def test_documents_that_answer_a_query_as_well_are_not_drawn_away_from_it():
+    """Where all of a batch answer all of its queries, neither term has anything to say of them."""
+    scores = torch.randn(4, 2, 3, requires_grad=True)
+    e = torch.nn.functional.normalize(torch.randn(4, 5), dim=1).requires_grad_()
+    every = torch.ones(4, 4, dtype=torch.bool)
+    (discrete_contrastive(scores.softmax(dim=-1), scores.softmax(dim=-1).flip(0), 3.0, every)).backward()
+    bottleneck(e, e.flip(0), 0.0, 0.05, every).backward()
+    assert not scores.grad.any() and not e.grad.any()
 
 
 def test_equal_texts_do_not_make_the_bottleneck_endless():
@@ -168,14 +189,51 @@ def test_near_documents_are_told_apart_and_criteria_look_at_all(small_corpus):
     for name, kept in seen.items():
         inner = getattr(index, name)
 
-        def watched(query, document, *more, inner=inner, kept=kept):
-            kept.append(index.indexed.codes(document)[:, 0].numpy())
-            return inner(query, document, *more)
+        def watched(read, *more, inner=inner, kept=kept):
+            kept.append(index.indexed.codes(read.document)[:, 0].numpy())
+            return inner(read, *more)
 
         setattr(index, name, watched)
     index.fit(small_corpus)
     tokens = {name: np.mean([len(np.unique(one)) for one in kept]) for name, kept in seen.items()}
     assert tokens["code_terms"] < 0.75 * tokens["criteria"]
+
+
+def test_without_neighbours_one_batch_serves_all_terms(small_corpus):
+    index = make("asi++", QUICK | {"epochs": 1, "neighbours": 0})
+    coded, reads = index.coded, []
+
+    def watched(*given_):
+        reads.append(coded(*given_))
+        return reads[-1]
+
+    index.coded = watched
+    seen = []
+    index.code_terms = lambda read, inner=index.code_terms: (seen.append(read), inner(read))[1]
+    index.criteria = lambda read, done, inner=index.criteria: (seen.append(read), inner(read, done))[1]
+    index.fit(small_corpus)
+    assert reads and len(seen) == 2 * len(reads)
+    assert all(seen[2 * n] is seen[2 * n + 1] is one for n, one in enumerate(reads))
+
+
+def test_what_is_judged_to_answer_a_query_is_no_wrong_answer_to_it(small_corpus):
+    """Of two documents that answer the same train query, neither counts as wrong for it; those of other queries do."""
+    first, second, other = small_corpus.documents[:3]
+    asked = {"both": callslip.Query("both", "what do both say"), "one": callslip.Query("one", "what does one say")}
+    judged = {"train": {"both": {first.doc_id: 1, second.doc_id: 1}, "one": {other.doc_id: 1}}}
+    corpus = callslip.Corpus(small_corpus.documents[:3], asked, judged, name="few")
+    values = QUICK | {"epochs": 30, "batch_size": 4, "pseudo_queries": (), "train_on_documents": False}
+    for spared in (True, False):
+        index, seen = make("asi++", values | {"spare_answers": spared}), []
+        index.code_terms = lambda read, inner=index.code_terms, seen=seen: (seen.append(read), inner(read))[1]
+        index.fit(corpus)
+        if not spared:
+            assert all(read.known is None for read in seen)
+            continue
+        for read in seen:
+            same = (read.query[:, None] == read.query).all(dim=-1)
+            assert torch.equal(read.known, same)  # the other answer of a query is the one that has the same query
+        assert any(read.known.sum() > len(read.known) for read in seen)
 
 
 def test_codes_are_what_the_indexer_gives_and_new_documents_get_theirs_in_one_pass(index, small_corpus):

@@ -9,14 +9,14 @@ def distance(p, r) -> float:
     return sum((a - b) ** 2 for x, y in zip(p, r, strict=True) for a, b in zip(x, y, strict=True))
 
 
-def discrete_contrastive(q, d, margin) -> float:
+def discrete_contrastive(q, d, margin, known=None) -> float:
     losses = [
         max(0.0, distance(q[i], d[i]) - distance(q[i], d[j]) + margin)
         for i in range(len(q))
         for j in range(len(d))
-        if i != j
+        if i != j and not (known and known[i][j])
     ]
-    return sum(losses) / len(losses)
+    return sum(losses) / len(losses) if losses else 0.0
 
 
 def generation(logits, code) -> float:
@@ -45,11 +45,12 @@ def density(p, printed) -> float:
     return total / len(p)
 
 
-def bottleneck(q, d, gamma, temperature) -> float:
+def bottleneck(q, d, gamma, temperature, known=None) -> float:
     size, total = len(q), 0.0
     for i in range(size):
         scores = [sum(a * b for a, b in zip(q[i], d[j], strict=True)) / temperature for j in range(size)]
-        total -= scores[i] - math.log(sum(map(math.exp, scores)))
+        against = [score for j, score in enumerate(scores) if j == i or not (known and known[i][j])]
+        total -= scores[i] - math.log(sum(map(math.exp, against)))
 
     def crowding(e):
         pairs = [(i, j) for i in range(size) for j in range(size) if i != j]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from callslip.identifiers.table import END, Identifiers
 from callslip.methods import make
 from callslip.search import buckets
 from callslip.search.beam import Beams
+from callslip.search.filters import Filter
 
 QUICK = {"encoder": "scratch", "epochs": 5, "decoder_width": 32, "width": 4, "length": 1, "batch_size": 64}
 EIGHTHS = st.integers(-8, 8).map(lambda n: n / 8)  # few values, so that ties are common
@@ -82,6 +85,14 @@ def test_merged_is_the_plain_order(made, ranking, limit, data):
     assert within == sum(min(limit or len(rows), size) for size in np.bincount(beam))
 
 
+@settings(max_examples=100, deadline=None)
+@given(written())
+def test_sizes_are_counts_of_the_documents_of_each_code(made):
+    codes, wrote, _ = made
+    table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
+    assert buckets.sizes(beams_of(wrote, table), table).tolist() == [max(1, codes.count(code)) for code in wrote]
+
+
 @pytest.fixture(scope="module")
 def crowded(small_corpus):
     """Four buckets of about ten documents each."""
@@ -90,7 +101,7 @@ def crowded(small_corpus):
     return index
 
 
-@pytest.mark.parametrize("ranking", ["bucket", "sum", "union"])
+@pytest.mark.parametrize("ranking", ["bucket", "share", "sum", "union"])
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_a_crowded_bucket_does_not_starve_the_others(crowded, small_corpus, ranking, limit):
     for query in list(small_corpus.queries.values())[::9]:
@@ -114,8 +125,6 @@ def test_a_crowded_bucket_does_not_starve_the_others(crowded, small_corpus, rank
 
 def test_a_limit_does_not_cost_hits_when_few_buckets_are_allowed(crowded):
     """A filter that leaves one bucket: all its documents come, though they are beyond the limit."""
-    from callslip.search.filters import Filter
-
     crowded.adjust({"ranking": "bucket", "bucket_limit": 1})
     ids, codes = crowded.identifiers.in_row_order()
     mine = [doc_id for doc_id, code in zip(ids, codes.tolist(), strict=True) if code == codes[0].tolist()]
@@ -130,3 +139,26 @@ def test_a_narrow_beam_grows_for_the_sake_of_the_limit(crowded, small_corpus):
     hits = crowded.search(next(iter(small_corpus.queries.values())), k=6)
     crowded.adjust({"bucket_limit": None, "beam": 50})
     assert len(hits) == 6 and len({hit.code for hit in hits}) >= 3
+
+
+def test_a_share_is_a_codes_probability_among_its_documents(crowded, small_corpus):
+    """The score under `share` against a count of the buckets; where a filter leaves few of their documents, the list is
+    that of all documents without the others."""
+    sizes = {}
+    for code in map(tuple, crowded.identifiers.codes.tolist()):
+        sizes[code] = sizes.get(code, 0) + 1
+    assert len(set(sizes.values())) > 1
+    crowded.adjust({"ranking": "share", "bucket_limit": None, "beam": 4})
+    moved = 0
+    for query in list(small_corpus.queries.values())[:20]:
+        hits = crowded.search(query, k=40, explain=True)
+        shares = [hit.why["code_score"] - np.log(sizes[tuple(hit.code)]) for hit in hits]
+        assert [hit.score for hit in hits] == pytest.approx(shares, abs=1e-5)
+        assert shares == sorted(shares, reverse=True)
+        near = [(hit.code, -hit.why["similarity"]) for hit in hits]
+        assert all(a[1] <= b[1] for a, b in itertools.pairwise(near) if a[0] == b[0])
+        moved += [hit.why["beam_rank"] for hit in hits] != sorted(hit.why["beam_rank"] for hit in hits)
+        some = Filter(where={"topic": "metal"})
+        kept = [hit.doc_id for hit in hits if hit.doc_id.startswith("metal")]
+        assert crowded.search(query, k=len(kept), filter=some).doc_ids == kept
+    assert moved  # or the test would hold for `bucket`, too
