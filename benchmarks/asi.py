@@ -92,13 +92,13 @@ def figures(index: Any, corpus: Corpus, split: str) -> dict[str, Any]:
         "gini_of_tokens": [round(level.gini, 4) for level in found.levels],
         "tokens_used": [level.used for level in found.levels],
     }
-    for ranking in ("bucket", "sum"):
+    for ranking in ("bucket", "share", "sum"):
         index.adjust({"ranking": ranking})
         report = callslip.evaluate(index, corpus, split=split, measures=MEASURES)
         row[ranking] = {measure: round(value.mean, 4) for measure, value in report.measures.items()}
-        shared = report.shared_codes if ranking == "bucket" else None
-        for measure, kinds in (shared or {}).items():
-            row.setdefault("by code", {})[measure] = {kind: round(kinds[kind], 4) for kind in KINDS}
+        named = {"bucket": "by code", "share": "by share"}.get(ranking, "")
+        for measure, kinds in (report.shared_codes or {}).items():
+            row.setdefault(named, {})[measure] = {kind: round(kinds[kind], 4) for kind in KINDS}
     row["free"] = free_search(index, corpus, split)
     return row
 

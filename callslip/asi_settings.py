@@ -58,18 +58,24 @@ class ASISettings(GenerativeSettings):
     sinkhorn_iterations: int = 100
     """Iterations that share their tokens out over a batch."""
     neighbours: int = 1
-    """Tokens that the documents of a batch have in common, as far as they can: those that are near are told apart only
-    if they meet. 0 draws them at random, as the paper does, whose batches are thousands."""
+    """Tokens that the documents of a batch have in common, as far as they can, where codes are learned: those that are
+    near are told apart only if they meet. 0 draws batches at random, as the paper does, and the same one for all terms:
+    there are fewer codes then, and the decoder learns them sooner."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
     """As `noise`, for what the indexer reads; more makes codes coarser."""
-    indexer_learning_rate: float = 1e-3
+    noise: float = 0.2
+    """Length of the random vector added to each query's unit vector when the decoder learns from it."""
+    indexer_learning_rate: float = 2e-3
     """Peak learning rate of the indexer."""
-    head_learning_rate: float = 1e-4
+    head_learning_rate: float = 2e-4
     """Peak learning rate of what makes the encoder's vector the indexer's; `learning_rate` is the decoder's."""
-    batch_size: int = 256
-    """Pairs of a query and its document per step: the others of a batch are its negatives."""
+    learning_rate: float = 4e-3
+    """Peak learning rate of the decoder."""
+    batch_size: int = 1024
+    """Pairs of a query and its document per step, each document once: the others of a batch are its negatives. With
+    `train_encoder`, as many as the memory holds."""
     decoding: Literal["beam", "exact", "free"] = "beam"  # type: ignore[assignment]
     """`beam` writes codes of the corpus only. `free` is the paper's: any code may be written, and what no document has
     is dropped. `exact` is the best codes of all."""

@@ -11,8 +11,7 @@ dense space (Eq. 6), and how much of a text its vector keeps (Eq. 9). A code may
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -154,15 +153,18 @@ def _check_probabilities(p: Tensor, r: Tensor) -> None:
 # The method.
 
 
-@dataclass
-class Coded:
-    """Queries and their documents, B of each: vectors as they were given [B, dim], what represents them [B, D], and
-    their codes as probabilities [B, L, K]."""
+class Pairs(NamedTuple):
+    """Queries and their documents, vectors [B, dim] each, and which documents answer which queries, [B, B]."""
 
     query: Tensor
     document: Tensor
     known: Tensor | None
-    """Which documents are known to answer which queries, [B, B]."""
+
+
+class Coded(NamedTuple):
+    """The same, with what represents them, [B, D], and their codes as probabilities, [B, L, K]."""
+
+    pairs: Pairs
     mean_query: Tensor
     e_doc: Tensor
     mean_doc: Tensor
@@ -261,9 +263,12 @@ class ASI(GenerativeRetriever):
             return zip(of_all, by(prefix_groups(self.codes_at(epoch, texts.documents)), s.seed), strict=True)
 
         def objective(batch: tuple[Drawn, ...], progress: float) -> dict[str, Tensor]:
-            reads = [self.coded(texts, some) for some in batch]
-            whole, near = reads[0], reads[-1]  # one and the same, unless neighbours meet in batches of their own
-            terms = self.code_terms(near) | self.criteria(whole, progress * s.epochs)
+            pairs = [self.pairs(texts, some) for some in batch]
+            whole, near = pairs[0], pairs[-1]  # one and the same, unless neighbours meet in batches of their own
+            coded = self.coded(near)
+            terms = self.code_terms(coded)
+            if s.criteria_weight:
+                terms |= self.criteria(coded if near is whole else self.coded(whole), progress * s.epochs)
             if s.generation_weight:
                 code = self.indexed.codes(whole.document)
                 logits = self.indexed(self.noisy(whole.query), code)
@@ -296,20 +301,25 @@ class ASI(GenerativeRetriever):
             kept.remember(name, codes=codes)
         return codes
 
-    def coded(self, texts: Texts, drawn: Drawn) -> Coded:
-        """A batch as the indexer has it."""
-        s, (rows, some) = self.settings, drawn
+    def pairs(self, texts: Texts, drawn: Drawn) -> Pairs:
+        """A batch as it is read."""
+        rows, some = drawn
         query, document = self.read(self.batch(texts.queries, some)), self.read(self.batch(texts.documents, rows))
-        known = torch.from_numpy(texts.answered(some, rows)).to(query.device) if s.spare_answers else None
-        e_query, mean_query, _ = self.represented(self.noisy(query, s.code_noise))
-        e_doc, mean_doc, log_variance = self.represented(document)
+        spare = self.settings.spare_answers
+        known = torch.from_numpy(texts.answered(some, rows)).to(query.device) if spare else None
+        return Pairs(query, document, known)
+
+    def coded(self, pairs: Pairs) -> Coded:
+        """A batch as the indexer has it."""
+        e_query, mean_query, _ = self.represented(self.noisy(pairs.query, self.settings.code_noise))
+        e_doc, mean_doc, log_variance = self.represented(pairs.document)
         p_query, p_doc = self.indexer(e_query), self.indexer(e_doc)
-        return Coded(query, document, known, mean_query, e_doc, mean_doc, log_variance, p_query, p_doc)
+        return Coded(pairs, mean_query, e_doc, mean_doc, log_variance, p_query, p_doc)
 
     def code_terms(self, near: Coded) -> dict[str, Tensor]:
         """What codes are learned by in ASI."""
         s = self.settings
-        terms = {"contrastive": discrete_contrastive(near.p_query, near.p_doc, s.margin, near.known)}
+        terms = {"contrastive": discrete_contrastive(near.p_query, near.p_doc, s.margin, near.pairs.known)}
         error = self.indexer.quantisation(near.e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
@@ -321,14 +331,12 @@ class ASI(GenerativeRetriever):
         Texts that are near one another share tokens because they are alike: told not to, they would have chance codes.
         """
         s, terms = self.settings, {}
-        if not s.criteria_weight:
-            return {}
         weight = criteria_weight(epochs_done, s.criteria_start, s.criteria_weight)
         if "density" in s.criteria:
             both = [distribution_density(p, s.density == "printed") for p in (whole.p_doc, whole.p_query)]
             terms["density"] = weight * s.density_weight * torch.stack(both).sum()
         if "bottleneck" in s.criteria:
-            matched = bottleneck(whole.mean_query, whole.mean_doc, s.gamma, s.temperature, whole.known)
+            matched = bottleneck(whole.mean_query, whole.mean_doc, s.gamma, s.temperature, whole.pairs.known)
             terms["bottleneck"] = weight * matched
         if "information" in s.criteria:
             terms["information"] = weight * information_bottleneck(whole.mean_doc, whole.log_variance, s.beta)

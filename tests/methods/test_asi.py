@@ -190,7 +190,7 @@ def test_near_documents_are_told_apart_and_criteria_look_at_all(small_corpus):
         inner = getattr(index, name)
 
         def watched(read, *more, inner=inner, kept=kept):
-            kept.append(index.indexed.codes(read.document)[:, 0].numpy())
+            kept.append(index.indexed.codes(read.pairs.document)[:, 0].numpy())
             return inner(read, *more)
 
         setattr(index, name, watched)
@@ -228,12 +228,12 @@ def test_what_is_judged_to_answer_a_query_is_no_wrong_answer_to_it(small_corpus)
         index.code_terms = lambda read, inner=index.code_terms, seen=seen: (seen.append(read), inner(read))[1]
         index.fit(corpus)
         if not spared:
-            assert all(read.known is None for read in seen)
+            assert all(read.pairs.known is None for read in seen)
             continue
         for read in seen:
-            same = (read.query[:, None] == read.query).all(dim=-1)
-            assert torch.equal(read.known, same)  # the other answer of a query is the one that has the same query
-        assert any(read.known.sum() > len(read.known) for read in seen)
+            same = (read.pairs.query[:, None] == read.pairs.query).all(dim=-1)
+            assert torch.equal(read.pairs.known, same)  # the other answer of a query is the one that has the same query
+        assert any(read.pairs.known.sum() > len(read.pairs.known) for read in seen)
 
 
 def test_codes_are_what_the_indexer_gives_and_new_documents_get_theirs_in_one_pass(index, small_corpus):
