@@ -132,7 +132,7 @@ class Living:
         known = self.row_of()
         for doc_id in wanted:
             if doc_id not in known:
-                raise missing(doc_id)
+                raise missing(doc_id, known)
         self._change([], wanted)
 
     def update(self, documents: Iterable[Document]) -> None:
@@ -307,7 +307,7 @@ class Living:
         known = self.row_of()
         for doc_id in (wanted := list(doc_ids)):
             if doc_id not in known:
-                raise missing(doc_id)
+                raise missing(doc_id, known)
         return {doc_id: kinds[doc_id] for doc_id in wanted if doc_id in kinds}
 
     def close(self) -> None:

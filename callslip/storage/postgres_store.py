@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from callslip.corpus.documents import Document
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, MissingExtra
 from callslip.storage.rows import (
+    COMPARED,
     Changes,
     Gone,
     NewRow,
@@ -133,7 +134,9 @@ class PostgresStore:
                 f"{_SELECT} AND doc_id = %s AND deleted IS NULL", (self.index, doc_id)
             ).fetchone()
             if found is None:
-                raise missing(doc_id)
+                names = "SELECT doc_id FROM callslip_documents WHERE index = %s AND deleted IS NULL LIMIT %s"
+                some = connection.execute(names, (self.index, COMPARED + 1)).fetchall()
+                raise missing(doc_id, [name for (name,) in some])
             new = digest(found[0], found[1], version, *found[3:8])
             change = "UPDATE callslip_documents SET deleted = %s, digest = %s WHERE index = %s AND seq = %s"
             connection.execute(change, (version, new, self.index, found[0]))

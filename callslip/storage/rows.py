@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from callslip.errors import BadSetting, CallslipError
 
 DIGEST = 16
 """Bytes of a digest."""
+COMPARED = 50_000
+"""Names that a mistyped one is compared with, at most: an error should not take seconds."""
 
 Parts = Mapping[str, np.ndarray]
 """What a method needs of a document besides its text, by name: its vector, its code, …"""
@@ -168,7 +171,10 @@ def already(doc_id: str) -> CallslipError:
     return CallslipError(f"document {doc_id!r} is in the index already", "Delete it first, update it, or leave it out.")
 
 
-def missing(doc_id: str) -> CallslipError:
+def missing(doc_id: str, known: Collection[str] = ()) -> CallslipError:
+    """The error that names a document which is not there, and the one of `known` that may be meant."""
+    close = difflib.get_close_matches(doc_id, known, n=1) if len(known) <= COMPARED else []
+    hint = f" The nearest name there is {close[0]!r}." if close else ""
     return CallslipError(
-        f"there is no document {doc_id!r} in the index", "It may be deleted already; check the doc_id."
+        f"there is no document {doc_id!r} in the index", f"It may be deleted already; check the doc_id.{hint}"
     )

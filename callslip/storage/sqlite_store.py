@@ -14,6 +14,7 @@ from urllib.parse import quote
 from callslip.corpus.documents import Document
 from callslip.errors import CallslipError, IndexCorrupt
 from callslip.storage.rows import (
+    COMPARED,
     Changes,
     Gone,
     NewRow,
@@ -119,7 +120,8 @@ class SqliteStore:
             for doc_id in dict.fromkeys(delete):
                 found = self._writer.execute(f"{_SELECT} WHERE doc_id = ? AND deleted IS NULL", (doc_id,)).fetchone()
                 if found is None:
-                    raise missing(doc_id)
+                    names = "SELECT doc_id FROM documents WHERE deleted IS NULL LIMIT ?"
+                    raise missing(doc_id, [name for (name,) in self._writer.execute(names, (COMPARED + 1,))])
                 self._set_deleted(decoded(found), version)
             for seq, row in enumerate(add, start=last + 1):
                 try:

@@ -211,6 +211,7 @@ def test_the_commands(tmp_path):
 
     run("fit", docs, "--out", index, "--method", "bm25")
     assert "already" in run("add", index, more, code=2)
+    assert "The nearest name there is 'd19'" in run("delete", index, "dd19", code=2)
     assert "21" in run("update", index, more)
     assert "deleted 2" in run("delete", index, "d3", "d4")
     assert "no document 'd3'" in run("delete", index, "d3", code=2)
