@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from callslip.cli import app
+from callslip.cli import app, options
 
 if TYPE_CHECKING:
     from callslip.identifiers.table import Identifiers
@@ -85,9 +85,10 @@ def _say_what_is_left_out(path: Path) -> None:
     gone = held.intersection(home.store.deleted())
     home.close()
     if changes.added or gone:
+        added, deleted = (options.counted(len(some), "document") for some in (changes.added, gone))
         typer.echo(
-            f"without {len(changes.added):,} documents that were added and with {len(gone):,} that were deleted since "
-            f"the last snapshot: callslip compact {path} makes a new one",
+            f"without what was added since the last snapshot ({added}) and with what was deleted ({deleted}): "
+            f"callslip compact {path} makes a new one",
             err=True,
         )
 
@@ -105,7 +106,9 @@ def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]
         low, high = 2**power, 2 ** (power + 1) - 1
         name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
         bar = "█" * max(1, round(wide * documents / most))
-        typer.echo(f"  {name:>13}  {bar:<{wide}}  {codes:,} codes, {documents:,} documents")
+        typer.echo(
+            f"  {name:>13}  {bar:<{wide}}  {options.counted(codes, 'code')}, {options.counted(documents, 'document')}"
+        )
 
 
 def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, branches: int) -> None:
@@ -143,7 +146,7 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
                 continue
             longer = (*code, token)
             words = ", ".join(commonest_words(texts(held, 200), background, 5))
-            typer.echo(f"  {'  ' * deep}{code_to_text(longer)}  {count:,} documents: {words}")
+            typer.echo(f"  {'  ' * deep}{code_to_text(longer)}  {options.counted(count, 'document')}: {words}")
             if deep + 1 < depth:
                 show(level + 1, child, longer, deep + 1)
         if len(children) > branches:

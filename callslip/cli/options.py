@@ -96,6 +96,11 @@ def show_comparison(comparison: Comparison) -> None:
         typer.echo(comparison.to_markdown())
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 document, 1,200 documents."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def say(text: str) -> None:
     """A line for the person at the terminal; standard output is for results."""
     typer.echo(text, err=True)

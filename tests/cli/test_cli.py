@@ -258,7 +258,10 @@ def test_inspect_says_what_came_and_went_after_the_snapshot(index, tmp_path):
     assert process("add", living, tmp_path / "new.jsonl").returncode == 0
     assert process("delete", living, "music/5").returncode == 0
     said = run("inspect", living).stderr
-    assert "without 1 documents that were added and with 1 that were deleted" in said and "callslip compact" in said
+    assert (
+        "without what was added since the last snapshot (1 document) and with what was deleted (1 document)" in said
+        and "callslip compact" in said
+    )
     assert process("compact", living).returncode == 0
     assert "snapshot" not in run("inspect", living).stderr
     assert "40 documents" in run("inspect", living).stdout
