@@ -81,13 +81,17 @@ class ASISettings(GenerativeSettings):
     is dropped. `exact` is the best codes of all."""
 
     def __post_init__(self) -> None:
+        check_range(self, batch_size=2)
         super().__post_init__()
-        check_range(self, width=2, length=1, batch_size=2, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
+        check_range(self, width=2, length=1, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
         check_range(self, beta=0, generation_weight=0, quantisation_weight=0, indexer_hidden=1, indexer_dropout=0)
         check_range(self, sinkhorn_iterations=0, neighbours=0, density_weight=0, code_noise=0, indexer_learning_rate=0)
         check_range(self, head_learning_rate=0)
         if self.neighbours > self.length:
-            raise BadSetting(f"setting 'neighbours' is {self.neighbours}", f"A code has {self.length} tokens.")
+            raise BadSetting(
+                f"setting 'neighbours' is {self.neighbours}",
+                f"A code has {self.length} tokens: use 0 to {self.length}.",
+            )
         for name in ("temperature", "sinkhorn_epsilon"):
             if getattr(self, name) <= 0:
                 raise BadSetting(f"setting {name!r} is {getattr(self, name)}", "Use more than 0.")

@@ -49,7 +49,7 @@ class Ensemble(Retriever):
 
     def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         for part in self.parts:
-            part._row_of = self.row_of()  # a history's items are the rows that are alive here
+            part._row_of, part._alive = self.row_of(), self._alive  # what is deleted here is deleted there
         lists = [part._search(queries, self.depth(k), mask, explain) for part in self.parts]
         return [self.merged([ranking[number] for ranking in lists], explain) for number in range(len(queries))]
 

@@ -258,8 +258,9 @@ class GenerativeRetriever(WriterRetriever):
         s = self.settings
         weight = s.similarity_weight if self.history is None else s.history_weight
         scores = beams.scores[beam]
-        if s.ranking == "share":
-            scores = scores - np.log(buckets.sizes(beams, self.identifiers))[beam]
+        sizes = buckets.sizes(beams, self.identifiers, self._alive) if explain or s.ranking == "share" else None
+        if s.ranking == "share" and sizes is not None:
+            scores = scores - np.log(sizes)[beam]
         elif s.ranking == "sum":
             scores = scores + weight * similarity
         elif s.ranking == "union":
@@ -268,13 +269,14 @@ class GenerativeRetriever(WriterRetriever):
         order, within = buckets.merged(rows, beam, None if by_code else scores, similarity, s.bucket_limit)
         rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]
         why = None
-        if explain:
+        if explain and sizes is not None:
             why = [
                 {
                     "code_score": float(beams.scores[b]),
                     "level_scores": [round(float(v), 4) for v in beams.levels[b]],
                     "similarity": float(value),
                     "beam_rank": int(b) + 1,
+                    "bucket_size": int(sizes[b]),
                 }
                 for b, value in zip(beam, similarity, strict=True)
             ]

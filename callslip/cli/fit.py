@@ -65,7 +65,9 @@ def fit(
     retriever.save(out)
     if checkpoints:
         shutil.rmtree(training)
-    options.say(f"saved {out} ({len(retriever):,} documents, {name}, fitted in {retriever.fit_seconds:.0f} s)")
+    options.say(
+        f"saved {out} ({options.counted(len(retriever), 'document')}, {name}, fitted in {retriever.fit_seconds:.0f} s)"
+    )
     asked = "--history id,id,id" if retriever.reads_histories else '"your question"'
     options.say(f"next: callslip search {out} {asked}")
 

@@ -65,9 +65,9 @@ def _take(
             done += len(some)
     except CallslipError as error:
         if done:
-            options.say(f"{verb} {done:,} documents before this, and they stay:")
+            options.say(f"{verb} {options.counted(done, 'document')} before this, and they stay:")
         raise error
-    options.say(f"{verb} {done:,} documents; {path} has {len(index):,}")
+    options.say(f"{verb} {options.counted(done, 'document')}; {path} has {len(index):,}")
     for line in index.drift().lines():
         options.say(f"  {line}")
     kinds = index.novelty(document.doc_id for document in corpus)
@@ -91,7 +91,7 @@ def delete(
     home = Home.open(index)  # no model is needed to forget
     home.commit([], doc_ids)
     home.close()
-    options.say(f"deleted {len(set(doc_ids)):,} documents from {index}")
+    options.say(f"deleted {options.counted(len(set(doc_ids)), 'document')} from {index}")
 
 
 @app.command()
@@ -99,7 +99,9 @@ def compact(index: options.IndexArgument) -> None:
     """Write a new snapshot of an index without what was deleted, so that it opens quickly again."""
     opened = options.open_index(index, None)
     opened.compact()
-    options.say(f"{index}: generation {opened._lives().manifest['generation']}, {len(opened):,} documents")
+    options.say(
+        f"{index}: generation {opened._lives().manifest['generation']}, {options.counted(len(opened), 'document')}"
+    )
     opened.close()
 
 

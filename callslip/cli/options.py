@@ -70,7 +70,7 @@ def read_corpus(
         skip_bad=skip_bad,
     )
     splits = ", ".join(f"{len(judged):,} {split}" for split, judged in corpus.judgements.items())
-    say(f"{corpus.name}: {len(corpus):,} documents" + (f", judged queries: {splits}" if splits else ""))
+    say(f"{corpus.name}: {counted(len(corpus), 'document')}" + (f", judged queries: {splits}" if splits else ""))
     if corpus.skipped.count:
         say(f"skipped {corpus.skipped.count:,} bad line{'s' * (corpus.skipped.count != 1)}, such as:")
         for example in corpus.skipped.examples[:3]:

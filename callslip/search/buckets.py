@@ -28,12 +28,11 @@ def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) 
     return rows, beam
 
 
-def sizes(beams: Beams, identifiers: Identifiers) -> np.ndarray:
-    """How many documents bear the code of each beam, and 1 where nobody does. Filters and deletions change nothing: a
-    code is as likely as training made it, and a document's share of that is what it was."""
-    bounds = identifiers.trie().below[-1]
-    leaves = np.maximum(beams.nodes, 0)
-    return np.where(beams.nodes >= 0, bounds[leaves + 1] - bounds[leaves], 1)
+def sizes(beams: Beams, identifiers: Identifiers, alive: np.ndarray) -> np.ndarray:
+    """How many documents that are `alive` (by row) bear the code of each beam; 1 where nobody does. A filter changes
+    nothing: it hides documents, and makes none that are left likelier."""
+    _, beam = candidates(beams, identifiers, alive)
+    return np.maximum(np.bincount(beam, minlength=len(beams.nodes)), 1)
 
 
 def merged(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import callslip
 from callslip.identifiers.table import END, Identifiers
 from callslip.methods import make
 from callslip.search import buckets
@@ -88,9 +89,11 @@ def test_merged_is_the_plain_order(made, ranking, limit, data):
 @settings(max_examples=100, deadline=None)
 @given(written())
 def test_sizes_are_counts_of_the_documents_of_each_code(made):
-    codes, wrote, _ = made
+    codes, wrote, mask = made
     table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
-    assert buckets.sizes(beams_of(wrote, table), table).tolist() == [max(1, codes.count(code)) for code in wrote]
+    alive = np.ones(len(codes), bool) if mask is None else mask
+    expected = [sum(own == code and there for own, there in zip(codes, alive, strict=True)) for code in wrote]
+    assert buckets.sizes(beams_of(wrote, table), table, alive).tolist() == [max(1, count) for count in expected]
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,7 @@ def test_a_share_is_a_codes_probability_among_its_documents(crowded, small_corpu
         hits = crowded.search(query, k=40, explain=True)
         shares = [hit.why["code_score"] - np.log(sizes[tuple(hit.code)]) for hit in hits]
         assert [hit.score for hit in hits] == pytest.approx(shares, abs=1e-5)
+        assert all(hit.why["bucket_size"] == sizes[tuple(hit.code)] for hit in hits)
         assert shares == sorted(shares, reverse=True)
         near = [(hit.code, -hit.why["similarity"]) for hit in hits]
         assert all(a[1] <= b[1] for a, b in itertools.pairwise(near) if a[0] == b[0])
@@ -162,3 +166,20 @@ def test_a_share_is_a_codes_probability_among_its_documents(crowded, small_corpu
         kept = [hit.doc_id for hit in hits if hit.doc_id.startswith("metal")]
         assert crowded.search(query, k=len(kept), filter=some).doc_ids == kept
     assert moved  # or the test would hold for `bucket`, too
+
+
+def test_deleted_documents_have_no_share(small_corpus, tmp_path):
+    """What is deleted is no longer counted, at once: the next snapshot, which does not hold it, changes no hit."""
+    make("dsi-semantic", QUICK | {"ranking": "share"}).fit(small_corpus).save(tmp_path / "index")
+    index = callslip.load(tmp_path / "index")
+    query = next(iter(small_corpus.queries.values()))
+    first = index.search(query, k=1, explain=True)[0]
+    mates = [hit.doc_id for hit in index.search(query, k=40) if hit.code == first.code and hit.doc_id != first.doc_id]
+    index.delete(mates[:3])
+    after = index.search(query, k=40, explain=True)
+    mine = next(hit for hit in after if hit.doc_id == first.doc_id)
+    assert mine.why["bucket_size"] == first.why["bucket_size"] - 3
+    index.compact()
+    again = callslip.load(tmp_path / "index").search(query, k=40, explain=True)
+    assert again.doc_ids == after.doc_ids
+    assert [hit.score for hit in again] == pytest.approx([hit.score for hit in after], abs=1e-5)
