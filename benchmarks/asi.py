@@ -26,7 +26,7 @@ from callslip.evaluation.shared_codes import bucket_figures, group_by_code
 from callslip.identifiers import quality
 from callslip.methods import make
 from callslip.search.buckets import candidates
-from callslip.settings import parse_assignments
+from callslip.settings import parse_assignments, to_dict
 
 RESULTS = Path(__file__).parent / "results"
 MEASURES = ["nDCG@10", "R@1", "R@10", "R@100"]
@@ -55,7 +55,9 @@ def main() -> None:
             corpus = held_out(corpus)
         path = RESULTS / f"asi-{name}{arguments.tag}.json"
         result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        whole = to_dict(make("asi++", settings).settings)  # defaults may change, and a result should not with them
         result |= {"corpus": corpus.fingerprint(), "settings": arguments.assignments, "split": arguments.split}
+        result["all settings of asi++"] = whole
         todo: list[tuple[str, str, str | None, int]] = []
         if "main" in parts:
             for seed in map(int, arguments.seeds.split(",")):

@@ -61,6 +61,9 @@ class ASISettings(GenerativeSettings):
     """Tokens that the documents of a batch have in common, as far as they can, where codes are learned: those that are
     near are told apart only if they meet. 0 draws batches at random, as the paper does, and the same one for all terms:
     there are fewer codes then, and the decoder learns them sooner."""
+    neighbourhood: int = 256
+    """Documents of a batch that are told apart from one another, where neighbours are sought: of a large batch, so many
+    at a time, those whose codes are nearest."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
@@ -86,7 +89,7 @@ class ASISettings(GenerativeSettings):
         check_range(self, width=2, length=1, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
         check_range(self, beta=0, generation_weight=0, quantisation_weight=0, indexer_hidden=1, indexer_dropout=0)
         check_range(self, sinkhorn_iterations=0, neighbours=0, density_weight=0, code_noise=0, indexer_learning_rate=0)
-        check_range(self, head_learning_rate=0)
+        check_range(self, head_learning_rate=0, neighbourhood=2)
         if self.neighbours > self.length:
             raise BadSetting(
                 f"setting 'neighbours' is {self.neighbours}",

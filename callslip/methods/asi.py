@@ -317,13 +317,22 @@ class ASI(GenerativeRetriever):
         return Coded(pairs, mean_query, e_doc, mean_doc, log_variance, p_query, p_doc)
 
     def code_terms(self, near: Coded) -> dict[str, Tensor]:
-        """What codes are learned by in ASI."""
-        s = self.settings
-        terms = {"contrastive": discrete_contrastive(near.p_query, near.p_doc, s.margin, near.pairs.known)}
+        """What codes are learned by in ASI. Neighbours lie side by side in their batch, and are told apart in stretches
+        of it: a large batch would compare most of them with strangers."""
+        s, count = self.settings, len(near.p_doc)
+        size = s.neighbourhood if s.neighbours else count
+        stretches = [slice(first, min(first + size, count)) for first in range(0, count, size)]
+        told = [(some.stop - some.start) / count * self._told_apart(near, some) for some in stretches]
+        terms = {"contrastive": torch.stack(told).sum()}
         error = self.indexer.quantisation(near.e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
         return terms
+
+    def _told_apart(self, near: Coded, some: slice) -> Tensor:
+        known = near.pairs.known
+        known = None if known is None else known[some, some]
+        return discrete_contrastive(near.p_query[some], near.p_doc[some], self.settings.margin, known)
 
     def criteria(self, whole: Coded, epochs_done: float) -> dict[str, Tensor]:
         """The criteria of ASI++ with their weight λ, of queries and documents drawn from all.

@@ -15,6 +15,8 @@ from callslip.corpus.documents import Document
 from callslip.errors import BadSetting, Unsupported
 from callslip.methods import find, make
 from callslip.methods.asi import (
+    Coded,
+    Pairs,
     bottleneck,
     code_distance,
     criteria_weight,
@@ -197,6 +199,23 @@ def test_near_documents_are_told_apart_and_criteria_look_at_all(small_corpus):
     index.fit(small_corpus)
     tokens = {name: np.mean([len(np.unique(one)) for one in kept]) for name, kept in seen.items()}
     assert tokens["code_terms"] < 0.75 * tokens["criteria"]
+
+
+def test_neighbours_are_told_apart_in_stretches_of_their_batch(small_corpus):
+    """The term against the plain one of each stretch: a short last one counts as much as it has documents."""
+    values = QUICK | {"epochs": 0, "neighbourhood": 4}
+    for neighbours, size in ((1, 4), (0, 10)):
+        index = make("asi", values | {"neighbours": neighbours}).fit(small_corpus)
+        p, r, known = probabilities(1, 10, 3, 8), probabilities(2, 10, 3, 8), chance(3, 10)
+        nothing = torch.zeros(10, 2)
+        read = Coded(Pairs(nothing, nothing, known), nothing, nothing, nothing, nothing, p, r)
+        expected = 0.0
+        for first in range(0, 10, size):
+            some = slice(first, first + size)
+            part = [row[some] for row in known.tolist()[some]]
+            told = plain.discrete_contrastive(p.tolist()[some], r.tolist()[some], 3.0, part)
+            expected += told * len(part) / 10
+        assert float(index.code_terms(read)["contrastive"]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_without_neighbours_one_batch_serves_all_terms(small_corpus):
