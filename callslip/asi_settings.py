@@ -61,9 +61,9 @@ class ASISettings(GenerativeSettings):
     """Tokens that the documents of a batch have in common, as far as they can, where codes are learned: those that are
     near are told apart only if they meet. 0 draws batches at random, as the paper does, and the same one for all terms:
     there are fewer codes then, and the decoder learns them sooner."""
-    neighbourhood: int = 256
-    """Documents of a batch that are told apart from one another, where neighbours are sought: of a large batch, so many
-    at a time, those whose codes are nearest."""
+    neighbourhood: int = 1024
+    """Documents of a batch that are told apart from one another at a time, where neighbours are sought. Fewer than the
+    batch has, and nearer ones meet: for a corpus of few batches. There are more codes then, which are harder to write."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
