@@ -62,8 +62,8 @@ class ASISettings(GenerativeSettings):
     near are told apart only if they meet. 0 draws batches at random, as the paper does, and the same one for all terms:
     there are fewer codes then, and the decoder learns them sooner."""
     neighbourhood: int = 1024
-    """Documents of a batch that are told apart from one another at a time, where neighbours are sought. Fewer than the
-    batch has, and nearer ones meet: for a corpus of few batches. There are more codes then, which are harder to write."""
+    """Documents of a batch that are told apart from one another at a time, where neighbours are sought. Where they are
+    fewer than a batch, nearer ones meet: for a corpus of few batches. It makes more codes, which are harder to write."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
