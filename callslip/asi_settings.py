@@ -63,7 +63,7 @@ class ASISettings(GenerativeSettings):
     there are fewer codes then, and the decoder learns them sooner."""
     neighbourhood: int = 1024
     """Documents of a batch that are told apart from one another at a time, where neighbours are sought. Where they are
-    fewer than a batch, nearer ones meet: for a corpus of few batches. It makes more codes, which are harder to write."""
+    fewer than a batch, nearer ones meet: for a corpus of few batches. It makes more codes, harder to write."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
