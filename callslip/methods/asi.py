@@ -246,9 +246,9 @@ class ASI(GenerativeRetriever):
     # The one phase.
 
     def learn(self, texts: Texts) -> None:
-        """Train encoder head, indexer and decoder at once. What the indexer learns from are documents whose codes begin
-        alike, as they were when the epoch began, each with one of its queries, and none twice; what the decoder learns
-        from is drawn from all."""
+        """Train encoder head, indexer and decoder at once, from documents with one of their queries each, none twice in
+        a batch. Where neighbours are sought, what the indexer learns from are documents whose codes begin alike, as they
+        were when the epoch began; what the decoder learns from is drawn from all."""
         s, count = self.settings, len(texts.of)
         round_steps = batches.steps(sum(len(some) > 0 for some in texts.of), s.batch_size)
         rounds = texts.rounds(1)
