@@ -247,8 +247,8 @@ class ASI(GenerativeRetriever):
 
     def learn(self, texts: Texts) -> None:
         """Train encoder head, indexer and decoder at once, from documents with one of their queries each, none twice in
-        a batch. Where neighbours are sought, what the indexer learns from are documents whose codes begin alike, as they
-        were when the epoch began; what the decoder learns from is drawn from all."""
+        a batch. Where neighbours are sought, the indexer learns from documents whose codes begin alike, as they were
+        when the epoch began, and the decoder from batches drawn from all."""
         s, count = self.settings, len(texts.of)
         round_steps = batches.steps(sum(len(some) > 0 for some in texts.of), s.batch_size)
         rounds = texts.rounds(1)
