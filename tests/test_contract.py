@@ -313,6 +313,16 @@ def test_the_rankings_order_the_same_documents(fitted, saved, small_corpus, rank
         assert rule == sorted(rule, reverse=True)
 
 
+def test_a_part_of_a_hybrid_knows_what_was_added_and_deleted(saved, small_corpus):
+    """How many documents share a code is counted by the part, of documents that the whole was told of."""
+    index = api.load(saved("bm25+dsi-semantic"))
+    twin = small_corpus.documents[0]
+    index.add([Document("twin", twin.text, twin.title)])
+    index.delete([twin.doc_id])
+    hits = index.search(twin.content, k=len(index), explain=True)
+    assert "twin" in hits.doc_ids and twin.doc_id not in hits.doc_ids
+
+
 def test_a_history_without_text_is_refused_by_methods_that_read_text(fitted):
     with pytest.raises(Unsupported, match="history"):
         fitted("bm25").search(Query("u1", "", history=("a", "b")))

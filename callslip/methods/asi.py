@@ -59,6 +59,7 @@ def discrete_contrastive(p_query: Tensor, p_doc: Tensor, margin: float = 3.0, kn
     by a margin. The mean over all pairs i ≠ j of max(0, D(q_i, d_i) − D(q_i, d_j) + margin), but for those where
     `known` [B, B] says that document j answers query i as well."""
     _check_probabilities(p_query, p_doc)
+    _check_known(known, len(p_query))
     q, d = p_query.flatten(1), p_doc.flatten(1)
     away = q.square().sum(dim=1)[:, None] + d.square().sum(dim=1) - 2 * q @ d.t()
     hinge = (away.diagonal()[:, None] - away + margin).clamp_min(0)
@@ -102,6 +103,7 @@ def bottleneck(
     well, `known` [B, B], are not among them."""
     if e_query.shape != e_doc.shape or e_query.dim() != 2:
         raise ValueError(f"vectors of shapes {tuple(e_query.shape)} and {tuple(e_doc.shape)}")
+    _check_known(known, len(e_query))
     own = torch.arange(len(e_query), device=e_query.device)
     scores = e_query @ e_doc.t() / temperature
     if known is not None:
@@ -145,6 +147,11 @@ def _others(pairs: Tensor) -> Tensor:
     return ~torch.eye(len(pairs), dtype=torch.bool, device=pairs.device)
 
 
+def _check_known(known: Tensor | None, size: int) -> None:
+    if known is not None and known.shape != (size, size):
+        raise ValueError(f"known answers are [{size}, {size}], not {tuple(known.shape)}")
+
+
 def _check_probabilities(p: Tensor, r: Tensor) -> None:
     if p.shape != r.shape or p.dim() != 3:
         raise ValueError(f"probabilities are [B, L, K], not {tuple(p.shape)} and {tuple(r.shape)}")
@@ -181,14 +188,7 @@ class ASI(GenerativeRetriever):
     takes_histories = False
     presets = {  # noqa: RUF012  (a class constant, never changed)
         "quick": {"epochs": 4, "decoder_width": 128},
-        "paper": {
-            "width": 256,
-            "beta": 0.01,
-            "temperature": 1.0,
-            "neighbours": 0,
-            "beam": 10,
-            "decoding": "free",
-        },
+        "paper": {"width": 256, "beta": 0.01, "temperature": 1.0, "neighbours": 0, "beam": 10, "decoding": "free"},
         "random": {"codes": "random"},
         "pq": {"indexer": "pq"},
         "rq": {"indexer": "rq"},
@@ -267,7 +267,7 @@ class ASI(GenerativeRetriever):
             whole, near = pairs[0], pairs[-1]  # one and the same, unless neighbours meet in batches of their own
             coded = self.coded(near)
             terms = self.code_terms(coded)
-            if s.criteria_weight:
+            if s.criteria_weight and s.criteria:
                 terms |= self.criteria(coded if near is whole else self.coded(whole), progress * s.epochs)
             if s.generation_weight:
                 code = self.indexed.codes(whole.document)
@@ -305,9 +305,9 @@ class ASI(GenerativeRetriever):
         """A batch as it is read."""
         rows, some = drawn
         query, document = self.read(self.batch(texts.queries, some)), self.read(self.batch(texts.documents, rows))
-        spare = self.settings.spare_answers
-        known = torch.from_numpy(texts.answered(some, rows)).to(query.device) if spare else None
-        return Pairs(query, document, known)
+        if not self.settings.spare_answers:
+            return Pairs(query, document, None)
+        return Pairs(query, document, torch.from_numpy(texts.answered(some, rows)).to(query.device))
 
     def coded(self, pairs: Pairs) -> Coded:
         """A batch as the indexer has it."""
@@ -322,17 +322,16 @@ class ASI(GenerativeRetriever):
         s, count = self.settings, len(near.p_doc)
         size = s.neighbourhood if s.neighbours else count
         stretches = [slice(first, min(first + size, count)) for first in range(0, count, size)]
-        told = [(some.stop - some.start) / count * self._told_apart(near, some) for some in stretches]
-        terms = {"contrastive": torch.stack(told).sum()}
+        terms = {"contrastive": torch.stack([self._told_apart(near, some) for some in stretches]).sum()}
         error = self.indexer.quantisation(near.e_doc) if s.quantisation_weight else None
         if error is not None:
             terms["quantisation"] = s.quantisation_weight * error
         return terms
 
     def _told_apart(self, near: Coded, some: slice) -> Tensor:
-        known = near.pairs.known
-        known = None if known is None else known[some, some]
-        return discrete_contrastive(near.p_query[some], near.p_doc[some], self.settings.margin, known)
+        known = None if near.pairs.known is None else near.pairs.known[some, some]
+        part = (some.stop - some.start) / len(near.p_doc)  # a short last stretch counts as much as it has
+        return part * discrete_contrastive(near.p_query[some], near.p_doc[some], self.settings.margin, known)
 
     def criteria(self, whole: Coded, epochs_done: float) -> dict[str, Tensor]:
         """The criteria of ASI++ with their weight λ, of queries and documents drawn from all.

@@ -157,6 +157,15 @@ def test_shapes_are_checked(function):
         function(torch.ones(2, 3, 4), torch.ones(2, 3, 5))
 
 
+def test_the_shape_of_known_answers_is_checked():
+    for told in (
+        lambda known: discrete_contrastive(torch.ones(2, 3, 4), torch.ones(2, 3, 4), 3.0, known),
+        lambda known: bottleneck(torch.ones(2, 3), torch.ones(2, 3), known=known),
+    ):
+        with pytest.raises(ValueError, match="known answers"):
+            told(torch.ones(1, 2, dtype=torch.bool))
+
+
 # The method.
 
 
