@@ -68,6 +68,9 @@ def fit(
     options.say(
         f"saved {out} ({options.counted(len(retriever), 'document')}, {name}, fitted in {retriever.fit_seconds:.0f} s)"
     )
+    log = getattr(retriever, "log", None)
+    if log is not None and not log.records:
+        options.say("nothing was trained (no epochs): the model writes codes by chance")
     asked = "--history id,id,id" if retriever.reads_histories else '"your question"'
     options.say(f"next: callslip search {out} {asked}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -220,5 +221,6 @@ def _show(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-d
             f"{level.diversity:.3f}",
         )
     console.print(table)
-    for finding in findings:
-        console.print(f"[bold]{finding.severity}[/]: {finding.problem}\n  remedy: {finding.remedy}", highlight=False)
+    for (severity, remedy), alike in groupby(findings, key=lambda finding: (finding.severity, finding.remedy)):
+        problems = "; ".join(finding.problem for finding in alike)
+        console.print(f"[bold]{severity}[/]: {problems}\n  remedy: {remedy}", highlight=False)

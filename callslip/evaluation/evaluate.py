@@ -120,6 +120,7 @@ def evaluate_with_run(
         settings=retriever.describe()["settings"],
         seed=seed,
     )
+    report.notes += missing_answers(retriever, judgements)
     if any(query.history for query in queries.values()):
         report.notes.append(HISTORY_NOTES[exclude_history])
     if exact:
@@ -127,6 +128,18 @@ def evaluate_with_run(
             retriever, list(queries.values()), k, depth, report, run, judgements, parsed, exclude_history
         )
     return report, run
+
+
+def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:
+    """A note, if documents that answer queries are not in the index: whatever it does, it cannot find them."""
+    answers = {d for judged in judgements.values() for d, grade in judged.items() if grade > 0}
+    missing = answers - retriever.row_of().keys()
+    if not missing:
+        return []
+    return [
+        f"{len(missing):,} of {len(answers):,} documents that answer queries are not there to be found: the index lacks"
+        f" {min(missing)!r}{' and others' * (len(missing) > 1)}."
+    ]
 
 
 def pruning_of(

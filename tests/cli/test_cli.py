@@ -287,6 +287,21 @@ def test_an_index_with_a_setting_that_is_no_more_names_itself(index, tmp_path):
     assert "made by another version" in said and "candidates" in said and "Fit it again" in said
 
 
+def test_a_model_that_was_not_trained_is_named(data, tmp_path):
+    said = process("fit", data, "--out", tmp_path / "a", "--method", "dsi-semantic", *FAST, "--set", "epochs=0").stderr
+    assert "nothing was trained" in " ".join(said.split())
+    said = process("fit", data, "--out", tmp_path / "b", "--method", "dsi-semantic", *FAST).stderr
+    assert "nothing was trained" not in " ".join(said.split())
+
+
+def test_inspect_gives_a_remedy_that_serves_several_levels_once(tmp_path):
+    lines = [{"doc_id": "a", "code": [0, 0, 0]}, {"doc_id": "b", "code": [0, 0, 1]}]
+    (tmp_path / "codes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = " ".join(process("inspect", tmp_path / "codes.jsonl").stdout.split())
+    assert "level 1 has one token only; level 2 has one token only" in said
+    assert said.count("shorten the codes by a level") == 1
+
+
 def test_free_decoding_is_not_held_against_exact_search(data, tmp_path):
     quick = ("--method", "asi++", *FAST, "--set", "decoding=free")
     assert process("fit", data, "--out", tmp_path / "a", *quick).returncode == 0

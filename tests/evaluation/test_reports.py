@@ -20,6 +20,7 @@ from callslip.errors import BadInput, BadSetting
 from callslip.evaluation.plain import plain, to_json
 from callslip.evaluation.report import SEEN_GROUPS, Report, evaluate_run
 from callslip.evaluation.significance import bootstrap_interval
+from callslip.methods import make
 
 JUDGEMENTS = {"q1": {"a": 1}, "q2": {"b": 2, "c": 1}, "q3": {"c": 1, "d": 1}, "q4": {"d": 1, "e": 0}}
 RUN = {
@@ -101,6 +102,20 @@ def test_notes_tell_what_the_figures_hide() -> None:
     assert "1 of 6 queries have no relevant document" in notes
     assert "more than 3 hits, so R@100 could" in notes
     assert evaluate_run(RUN, JUDGEMENTS, measures="R@2").notes == []
+
+
+def test_answers_that_the_index_does_not_hold_are_counted() -> None:
+    def notes(index: callslip.Retriever) -> list[str]:
+        return [note for note in callslip.evaluate(index, corpus(), split="test").notes if "lacks" in note]
+
+    assert notes(make("bm25").fit(corpus())) == []
+    part = make("bm25").fit(Corpus([d for d in corpus() if d.doc_id not in "de"], name="part"))
+    assert notes(part) == [  # e answers nothing: its grade is 0
+        "1 of 4 documents that answer queries are not there to be found: the index lacks 'd'."
+    ]
+    part.delete(["b"])
+    assert [note.split(" that")[0] for note in notes(part)] == ["2 of 4 documents"]
+    assert notes(part)[0].endswith("lacks 'b' and others.")
 
 
 def test_save_and_load(tmp_path: Path) -> None:
