@@ -5,7 +5,7 @@
 `main` fits asi and asi++ with each seed; `variants` fits asi++ with the other indexers, without each criterion, and
 with the density criterion as printed; `new` leaves a fifth of the documents out, adds them after training, and
 evaluates queries by what their documents are to the model. `--split dev` holds train claims out where a set has no
-dev split. Results go to results/asi-SET.json after every fit.
+dev split. `--workers 2` fits two at a time, with a thread each. Results go to results/asi-SET.json after every fit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import argparse
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from two_stage import held_out
@@ -36,6 +39,16 @@ ALWAYS: dict[str, dict[str, Any]] = {"asi": {"criteria_weight": 0.0}, "asi++": {
 VARIANTS = ("pq", "rq", "no-density", "no-bottleneck", "no-information", "density-as-printed", "random")
 
 
+class Fit(NamedTuple):
+    """One of the fits that a run is made of, and under which names its figures stand."""
+
+    part: str
+    label: str
+    method: str
+    preset: str | None
+    seed: int
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="+")
@@ -45,35 +58,56 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="")
+    parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    data = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
     settings = parse_assignments(arguments.assignments)
-    parts = arguments.parts.split(",")
     for name in arguments.sets:
-        corpus = callslip.load_corpus(data / name)
-        if arguments.split == "dev" and "dev" not in corpus.judgements:
-            corpus = held_out(corpus)
         path = RESULTS / f"asi-{name}{arguments.tag}.json"
         result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         whole = to_dict(make("asi++", settings).settings)  # defaults may change, and a result should not with them
+        corpus = load(name, arguments.split)
         result |= {"corpus": corpus.fingerprint(), "settings": arguments.assignments, "split": arguments.split}
         result["all settings of asi++"] = whole
-        todo: list[tuple[str, str, str | None, int]] = []
-        if "main" in parts:
-            for seed in map(int, arguments.seeds.split(",")):
-                todo += [(f"{method}, seed {seed}", method, None, seed) for method in ("asi", "asi++")]
-        if "variants" in parts:
-            todo += [(f"asi++, {one}", "asi++", one, 0) for one in arguments.variants.split(",")]
-        for label, method, preset, seed in todo:
-            index = make(method, settings | {"seed": seed} | ALWAYS[method], preset=preset).fit(corpus)
-            result.setdefault("systems", {})[label] = figures(index, corpus, arguments.split)
-            write(path, result, label)
-        if "new" in parts:
-            for method in ALWAYS:
-                result.setdefault("new", {})[method] = new_documents(
-                    corpus, method, settings | ALWAYS[method], arguments.split
-                )
-                write(path, result, f"new documents, {method}")
+        for fit, row in measured(list(fits(arguments)), name, settings, arguments.split, arguments.workers):
+            result.setdefault(fit.part, {})[fit.label] = row
+            write(path, result, fit.label)
+
+
+def fits(arguments: argparse.Namespace) -> Iterator[Fit]:
+    parts = arguments.parts.split(",")
+    if "main" in parts:
+        for seed in map(int, arguments.seeds.split(",")):
+            yield from (Fit("systems", f"{method}, seed {seed}", method, None, seed) for method in ALWAYS)
+    if "variants" in parts:
+        yield from (Fit("systems", f"asi++, {one}", "asi++", one, 0) for one in arguments.variants.split(","))
+    if "new" in parts:
+        yield from (Fit("new", method, method, None, 0) for method in ALWAYS)
+
+
+def measured(
+    todo: list[Fit], name: str, settings: dict[str, Any], split: str, workers: int
+) -> Iterator[tuple[Fit, dict[str, Any]]]:
+    """The figures of each fit, as they come."""
+    if workers == 1:
+        yield from ((fit, measure(fit, name, settings, split)) for fit in todo)
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"  # processes with several threads each would be slower than one after the other
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        running = {pool.submit(measure, fit, name, settings, split): fit for fit in todo}
+        for done in as_completed(running):
+            yield running[done], done.result()
+
+
+def measure(fit: Fit, name: str, settings: dict[str, Any], split: str) -> dict[str, Any]:
+    corpus, values = load(name, split), settings | {"seed": fit.seed} | ALWAYS[fit.method]
+    if fit.part == "new":
+        return new_documents(corpus, fit.method, values, split)
+    return figures(make(fit.method, values, preset=fit.preset).fit(corpus), corpus, split)
+
+
+def load(name: str, split: str) -> Corpus:
+    corpus = callslip.load_corpus(Path(os.environ.get("CALLSLIP_DATA", "../shared/data")) / name)
+    return held_out(corpus) if split == "dev" and "dev" not in corpus.judgements else corpus
 
 
 def write(path: Path, result: dict[str, Any], label: str) -> None:
@@ -118,7 +152,7 @@ def free_search(index: Any, corpus: Corpus, split: str, beam: int = 10) -> dict[
         held = [(index.documents.rows([row])[0].doc_id, int(n)) for row, n in zip(rows[order], number[order])]
         runs[query] = group_by_code(held)
         known.append(len(beams.nodes) / beam)
-    index.adjust({"decoding": "beam", "beam": 50})
+    index.adjust({"decoding": "beam"})
     means = bucket_figures(runs, judgements, MEASURES).means()
     rounded = {m: {kind: round(kinds[kind], 4) for kind in KINDS} for m, kinds in means.items()}
     return {"codes that exist": round(float(np.mean(known)), 4), **rounded}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from callslip.errors import BadSetting
 from callslip.generative_settings import GenerativeSettings
@@ -11,6 +11,20 @@ from callslip.identifiers.indexers import IndexerName
 from callslip.settings import check_range
 
 CRITERIA = ("density", "bottleneck", "information")
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"epochs": 2, "writing_epochs": 4},
+    "paper": {
+        "width": 256, "beta": 0.01, "temperature": 1.0, "neighbours": 0, "spare_answers": False, "writing_epochs": 0,
+        "beam": 10, "decoding": "free",
+    },
+    "random": {"codes": "random"},
+    "pq": {"indexer": "pq"},
+    "rq": {"indexer": "rq"},
+    "no-density": {"criteria": ("bottleneck", "information")},
+    "no-bottleneck": {"criteria": ("density", "information")},
+    "no-information": {"criteria": ("density", "bottleneck")},
+    "density-as-printed": {"density": "printed"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,9 +75,9 @@ class ASISettings(GenerativeSettings):
     """Tokens that the documents of a batch have in common, as far as they can, where codes are learned: those that are
     near are told apart only if they meet. 0 draws batches at random, as the paper does, and the same one for all terms:
     there are fewer codes then, and the decoder learns them sooner."""
-    neighbourhood: int = 1024
-    """Documents of a batch that are told apart from one another at a time, where neighbours are sought. Where they are
-    fewer than a batch, nearer ones meet: for a corpus of few batches. It makes more codes, harder to write."""
+    neighbourhood: int = 256
+    """Documents of a batch that are told apart from one another at a time, where neighbours are sought. The fewer they
+    are, the nearer: that makes more codes, which are harder to write."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are no wrong answers to it."""
     code_noise: float = 0.1
@@ -76,6 +90,15 @@ class ASISettings(GenerativeSettings):
     """Peak learning rate of what makes the encoder's vector the indexer's; `learning_rate` is the decoder's."""
     learning_rate: float = 4e-3
     """Peak learning rate of the decoder."""
+    epochs: int = 6
+    """Passes over the training texts in which codes are learned, and the decoder with them."""
+    writing_epochs: int = 12
+    """Passes after these in which codes stand still and the decoder alone learns to write them, each at a third of the
+    cost. 0 is the paper's, whose one phase is many times as long."""
+    decoder_width: int = 128
+    """Width of the decoder."""
+    beam: int = 100
+    """Codes kept while writing; it grows by itself when k hits need more."""
     batch_size: int = 1024
     """Pairs of a query and its document per step, each document once: the others of a batch are its negatives. With
     `train_encoder`, as many as the memory holds."""
@@ -89,7 +112,7 @@ class ASISettings(GenerativeSettings):
         check_range(self, width=2, length=1, margin=0, criteria_weight=0, criteria_start=0, gamma=0)
         check_range(self, beta=0, generation_weight=0, quantisation_weight=0, indexer_hidden=1, indexer_dropout=0)
         check_range(self, sinkhorn_iterations=0, neighbours=0, density_weight=0, code_noise=0, indexer_learning_rate=0)
-        check_range(self, head_learning_rate=0, neighbourhood=2)
+        check_range(self, head_learning_rate=0, neighbourhood=2, writing_epochs=0)
         if self.neighbours > self.length:
             raise BadSetting(
                 f"setting 'neighbours' is {self.neighbours}",

@@ -154,9 +154,10 @@ class GenerativeRetriever(WriterRetriever):
         documents: np.ndarray | None = None,
         *,
         phase: str = "training the decoder",
+        epochs: int | None = None,
     ) -> None:
         """Stage two: teach the model to write each example's code; and, of histories, which of all documents is meant:
-        `documents` are their rows."""
+        `documents` are their rows. As many `epochs` as the settings say, unless others are given."""
         import torch
 
         from callslip.training import batches
@@ -189,7 +190,7 @@ class GenerativeRetriever(WriterRetriever):
             self.model,
             order,
             objective,
-            epochs=s.epochs,
+            epochs=s.epochs if epochs is None else epochs,
             steps_per_epoch=batches.steps(len(examples), s.batch_size) if some is None else len(some),
             learning_rate=s.learning_rate,
             weight_decay=self.decay,

@@ -18,7 +18,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.retriever import Retriever
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from callslip.model.encoders import Encoder
     from callslip.model.items import HistoryWriter
@@ -168,6 +168,17 @@ class WriterRetriever(Retriever):
         from callslip.model.seq2seq import CodeWriter
 
         return CodeWriter(**shape)
+
+    def made_once(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What is made between phases of training; a resumed fit has it already."""
+        kept = self.checkpoints
+        held = kept.recall(name) if kept is not None else None
+        if held is not None:
+            return held["made"]
+        made = make()
+        if kept is not None:
+            kept.remember(name, made=made)
+        return made
 
     def learning_share(self, parameter: str) -> float:
         """The share of the learning rate that a parameter has: an encoder that is trained, too, learns slowly."""

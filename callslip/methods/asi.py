@@ -3,9 +3,10 @@
 
 An encoder gives each text a dense vector. The indexer gives the vector probabilities over the tokens of each level, and
 the likeliest ones are a document's code; the decoder learns to write that code for the document's queries. All is
-trained at once, and codes move while the decoder learns them. ASI draws the code of a query to that of its document
-and away from others. ASI++ adds three criteria that spread the codes: the density of codes (Eq. 5), the use of the
-dense space (Eq. 6), and how much of a text its vector keeps (Eq. 9). A code may belong to many documents.
+trained at once, and codes move while the decoder learns them; it may go on to learn when they stand still. ASI draws
+the code of a query to that of its document and away from others. ASI++ adds three criteria that spread the codes: the
+density of codes (Eq. 5), the use of the dense space (Eq. 6), and how much of a text its vector keeps (Eq. 9). A code
+may belong to many documents.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from callslip.asi_settings import ASISettings
+from callslip.asi_settings import PRESETS, ASISettings
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.generative import GenerativeRetriever, Inputs
 from callslip.identifiers import random_codes
@@ -29,10 +30,9 @@ from callslip.model.indexed import IndexedWriter
 from callslip.model.tuned import TunedWriter
 from callslip.search.beam import Beams, beam_search
 from callslip.search.trees import FreeTree
-from callslip.training import batches
-from callslip.training.loop import TrainingLog, train
+from callslip.training.loop import TrainingLog, alone, train
 from callslip.training.losses import code_cross_entropy
-from callslip.training.texts import Texts
+from callslip.training.texts import Drawn, Texts
 
 BLOCK = 2048
 """Texts that are read at once where no gradient is wanted."""
@@ -40,8 +40,6 @@ LEAST_PROBABILITY = 1e-9
 NEAREST = 1e-6
 """Squared distances and variances count as no less than this: two equal texts, or a dimension that says nothing, would
 outweigh all others."""
-Drawn = tuple[np.ndarray, np.ndarray]
-"""Rows of documents, and for each the number of one of its queries."""
 
 
 # The equations. Shapes: B texts of a batch, L levels, K tokens of each, D the size of vectors.
@@ -181,22 +179,12 @@ class Coded(NamedTuple):
 
 
 class ASI(GenerativeRetriever):
-    """Learns codes and how to write them in one phase."""
+    """Learns codes and how to write them at once."""
 
     Settings = ASISettings
     settings: ASISettings
     takes_histories = False
-    presets = {  # noqa: RUF012  (a class constant, never changed)
-        "quick": {"epochs": 4, "decoder_width": 128},
-        "paper": {"width": 256, "beta": 0.01, "temperature": 1.0, "neighbours": 0, "beam": 10, "decoding": "free"},
-        "random": {"codes": "random"},
-        "pq": {"indexer": "pq"},
-        "rq": {"indexer": "rq"},
-        "no-density": {"criteria": ("bottleneck", "information")},
-        "no-bottleneck": {"criteria": ("density", "information")},
-        "no-information": {"criteria": ("density", "bottleneck")},
-        "density-as-printed": {"density": "printed"},
-    }
+    presets = PRESETS
 
     def _fit(self, corpus: Corpus) -> None:
         s = self.settings
@@ -205,16 +193,19 @@ class ASI(GenerativeRetriever):
             torch.manual_seed(s.seed)
             self.model = self.new_model([s.width] * s.length)
             self.log = TrainingLog()
-            examples, rows = self.examples(corpus)
+            documents = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
+            texts = Texts.of_documents(documents, *self.examples(corpus))
             if s.codes == "random":
                 codes = random_codes(len(corpus), s.length, s.width, seed=s.seed)
-                self.identifiers = Identifiers(corpus.doc_ids, codes)
-                self.train_model(examples, codes[rows])
-                return
-            self.indexer.begin(self.vectors, s.seed)
-            documents = self.inputs([Query(d.doc_id, d.content) for d in corpus], self.vectors)
-            self.learn(Texts.of_documents(documents, examples, rows))
-            self.identifiers = Identifiers(corpus.doc_ids, self.codes(documents))
+                self.learn_to_write(texts, codes, s.epochs + s.writing_epochs)
+            else:
+                self.indexer.begin(self.vectors, s.seed)
+                self.learn(texts)
+                codes = self.codes(documents)
+                # A code is what head and indexer make of a document: new ones must get theirs as these did.
+                with alone(self.model, self.indexed.writer):
+                    self.learn_to_write(texts, codes, s.writing_epochs)
+            self.identifiers = Identifiers(corpus.doc_ids, codes)
 
     def writer_shape(self) -> dict[str, Any]:
         s = self.settings
@@ -243,24 +234,20 @@ class ASI(GenerativeRetriever):
         """A batch as the vectors that the indexed writer reads."""
         return self.model.vectors(batch) if isinstance(self.model, TunedWriter) else batch
 
-    # The one phase.
+    # The phase in which all is learned, and what follows it.
 
     def learn(self, texts: Texts) -> None:
         """Train encoder head, indexer and decoder at once, from documents with one of their queries each, none twice in
         a batch. Where neighbours are sought, the indexer learns from documents whose codes begin alike, as they were
         when the epoch began, and the decoder from batches drawn from all."""
-        s, count = self.settings, len(texts.of)
-        round_steps = batches.steps(sum(len(some) > 0 for some in texts.of), s.batch_size)
-        rounds = texts.rounds(1)
+        s, rounds = self.settings, texts.rounds(1)
 
         def drawn(epoch: int) -> Iterator[tuple[Drawn, ...]]:
-            def by(groups: np.ndarray, seed: int) -> Iterator[Drawn]:
-                return batches.by_group(groups, texts.of, s.batch_size, seed, epoch, rounds)
-
-            of_all = by(np.zeros(count, np.int64), s.seed + 1)
+            of_all = texts.drawn(s.batch_size, s.seed + 1, epoch, rounds)
             if not s.neighbours:
                 return zip(of_all)
-            return zip(of_all, by(prefix_groups(self.codes_at(epoch, texts.documents)), s.seed), strict=True)
+            groups = prefix_groups(self.codes_at(epoch, texts.documents))
+            return zip(of_all, texts.drawn(s.batch_size, s.seed, epoch, rounds, groups), strict=True)
 
         def objective(batch: tuple[Drawn, ...], progress: float) -> dict[str, Tensor]:
             pairs = [self.pairs(texts, some) for some in batch]
@@ -275,31 +262,49 @@ class ASI(GenerativeRetriever):
                 terms["generation"] = s.generation_weight * generation_loss(logits, code)
             return terms
 
+        self._train(
+            texts,
+            drawn,
+            objective,
+            epochs=s.epochs,
+            phase="learning codes and how to write them",
+            after_epoch=lambda epoch: use_of_codes(self.codes(texts.documents)),
+        )
+
+    def learn_to_write(self, texts: Texts, codes: np.ndarray, epochs: int) -> None:
+        """Teach the model codes that stand still."""
+        s, rounds, known = self.settings, texts.rounds(1), torch.from_numpy(codes.astype(np.int64))
+
+        def objective(batch: Drawn, progress: float) -> dict[str, Tensor]:
+            rows, some = batch
+            query = self.read(self.batch(texts.queries, some))
+            code = known[rows].to(query.device)
+            return {"generation": generation_loss(self.indexed(self.noisy(query), code), code)}
+
+        def drawn(epoch: int) -> Iterator[Drawn]:
+            return texts.drawn(s.batch_size, s.seed + 2, epoch, rounds)
+
+        self._train(texts, drawn, objective, epochs=epochs, phase="learning to write the codes")
+
+    def _train(self, texts: Texts, drawn: Any, objective: Any, **phase: Any) -> None:
+        s = self.settings
         train(
             self.model,
             drawn,
             objective,
-            epochs=s.epochs,
-            steps_per_epoch=rounds * round_steps,
+            steps_per_epoch=texts.rounds(1) * texts.steps(s.batch_size),
             learning_rate=s.learning_rate,
             weight_decay=s.weight_decay,
-            phase="learning codes and how to write them",
             log=self.log,
-            after_epoch=lambda epoch: use_of_codes(self.codes(texts.documents)),
             share=self.learning_share,
             checkpoints=self.checkpoints,
+            **phase,
         )
 
     def codes_at(self, epoch: int, documents: Inputs) -> np.ndarray:
-        """The first tokens of all documents when an epoch begins; a resumed one has them already."""
-        kept, name = self.checkpoints, f"codes of epoch {epoch + 1}"
-        held = kept.recall(name) if kept is not None else None
-        if held is not None:
-            return held["codes"]
-        codes = self.codes(documents)[:, : self.settings.neighbours]
-        if kept is not None:
-            kept.remember(name, codes=codes)
-        return codes
+        """The first tokens of all documents when an epoch begins."""
+        first = self.settings.neighbours
+        return self.made_once(f"codes of epoch {epoch + 1}", lambda: self.codes(documents)[:, :first])
 
     def pairs(self, texts: Texts, drawn: Drawn) -> Pairs:
         """A batch as it is read."""

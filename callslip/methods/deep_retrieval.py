@@ -7,7 +7,8 @@ learns the last paths once more. The items on the paths of the beam are ranked b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,26 +109,16 @@ class DeepRetrieval(GenerativeRetriever):
             self.model = self.new_model(widths, with_end=bool((codes < 0).any()))
             examples, rows = self.examples(corpus)
             for number in range(s.rounds if given is None else 0):  # paths that are given stay
-                self._train_for(s.round_epochs, f"round {number + 1}", examples, codes, rows)
-                codes = self._choose(examples, rows, codes, number)
-            self._train_for(s.epochs, "training the decoder", examples, codes, rows)
+                self.train_model(examples, codes[rows], rows, phase=f"round {number + 1}", epochs=s.round_epochs)
+                choose = partial(self._choose, examples, rows, codes, number)
+                codes = self.made_once(f"paths {number + 1}", choose)
+            self.train_model(examples, codes[rows], rows)
         self.identifiers = Identifiers(corpus.doc_ids, codes)
-
-    def _train_for(self, epochs: int, phase: str, examples: Inputs, codes: np.ndarray, rows: np.ndarray) -> None:
-        before = self.settings
-        self.settings = replace(before, epochs=epochs)
-        try:
-            self.train_model(examples, codes[rows], rows, phase=phase)
-        finally:
-            self.settings = before
 
     @torch.no_grad()
     def _choose(self, examples: Inputs, rows: np.ndarray, codes: np.ndarray, number: int) -> np.ndarray:
         """Every item's path, level by level: the token that its examples give most weight, given those before, less the
         penalty. All tokens are candidates: of few, the same ones would be every item's."""
-        kept = self.checkpoints and self.checkpoints.recall(f"paths {number + 1}")
-        if kept:
-            return kept["codes"]
         s, rng = self.settings, np.random.default_rng([self.settings.seed, number])
         asked = some_of_each(rows, s.per_item, rng)
         count, length = codes.shape
@@ -145,8 +136,6 @@ class DeepRetrieval(GenerativeRetriever):
             reach = joint[np.arange(len(asked)), chosen[rows[asked], level]]
         without = np.bincount(rows[asked], minlength=count) == 0
         chosen[without] = codes[without]  # nobody asked for these: they stay
-        if self.checkpoints is not None:
-            self.checkpoints.remember(f"paths {number + 1}", codes=chosen)
         return chosen
 
     def _next(self, examples: Inputs, asked: np.ndarray, prefixes: np.ndarray) -> np.ndarray:

@@ -30,10 +30,9 @@ from callslip.identifiers.quality import attainable_diversity
 from callslip.identifiers.table import Identifiers
 from callslip.model.codebooks import CodebookWriter
 from callslip.settings import check_range
-from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 from callslip.training.losses import code_cross_entropy
-from callslip.training.texts import Texts
+from callslip.training.texts import Drawn, Texts
 
 BLOCK = 2048
 """Texts that are read at once where no gradient is wanted."""
@@ -240,15 +239,13 @@ class GenRet(GenerativeRetriever):
         return self.tokens(texts.documents, codes)
 
     def first_codebook(self, name: str, texts: Texts, codes: np.ndarray) -> np.ndarray:
-        """The centroids that a level begins with, [K, D]; a resumed fit has them already."""
-        s, kept = self.settings, self.checkpoints
-        held = kept.recall(f"{name}: codebook") if kept is not None else None
-        if held is not None:
-            return held["codebook"]
-        made = initial_codebook(self.states(texts.documents, codes), prefix_groups(codes), s.width, s.seed)
-        if kept is not None:
-            kept.remember(f"{name}: codebook", codebook=made)
-        return made
+        """The centroids that a level begins with, [K, D]."""
+        s = self.settings
+
+        def made() -> np.ndarray:
+            return initial_codebook(self.states(texts.documents, codes), prefix_groups(codes), s.width, s.seed)
+
+        return self.made_once(f"{name}: codebook", made)
 
     def _train(
         self,
@@ -262,13 +259,13 @@ class GenRet(GenerativeRetriever):
         """One phase of a level. A batch holds documents that share their prefix, each with one of its queries."""
         s, groups = self.settings, prefix_groups(codes)
         device, written = next(self.model.parameters()).device, torch.from_numpy(codes)
-        round_steps = batches.steps(sum(len(some) > 0 for some in texts.of), s.batch_size)
+        round_steps = texts.steps(s.batch_size)
         rounds = texts.rounds(-(-s.level_steps // (epochs * round_steps)))
 
-        def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            return batches.by_group(groups, texts.of, s.batch_size, s.seed, epoch, rounds)
+        def drawn(epoch: int) -> Iterator[Drawn]:
+            return texts.drawn(s.batch_size, s.seed, epoch, rounds, groups)
 
-        def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
+        def objective(batch: Drawn, progress: float) -> dict[str, Tensor]:
             rows, asked = batch
             prefix = written[rows].to(device)
             document = self.model.hidden(self.batch(texts.documents, rows), prefix)

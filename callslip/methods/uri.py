@@ -173,16 +173,15 @@ class URI(RankedRetriever):
         elif self.beginning == "clusters":
             clusters = self.clusters(name, groups)
         self._train_level(name, pairs, codes, even, clusters, watch)
-        kept = self.checkpoints and self.checkpoints.recall(f"{name}: tokens")
-        if kept:
-            return kept["tokens"]
-        p, tokens = self.distributions(pairs.items, codes), np.zeros(len(codes), np.int64)
-        for group in range(int(even.max()) + 1):
-            own = np.flatnonzero(even == group)
-            tokens[own] = balanced_assignment(p[own], math.ceil(s.slack * -(-len(own) // s.width)))
-        if self.checkpoints is not None:
-            self.checkpoints.remember(f"{name}: tokens", tokens=tokens)
-        return tokens
+
+        def assigned() -> np.ndarray:
+            p, tokens = self.distributions(pairs.items, codes), np.zeros(len(codes), np.int64)
+            for group in range(int(even.max()) + 1):
+                own = np.flatnonzero(even == group)
+                tokens[own] = balanced_assignment(p[own], math.ceil(s.slack * -(-len(own) // s.width)))
+            return tokens
+
+        return self.made_once(f"{name}: tokens", assigned)
 
     @property
     def beginning(self) -> str:
@@ -192,15 +191,13 @@ class URI(RankedRetriever):
 
     def clusters(self, level: str, groups: np.ndarray) -> np.ndarray:
         """The even cluster of each item inside its prefix, [N], by its vector as it is when the level begins."""
-        kept = self.checkpoints and self.checkpoints.recall(f"{level}: clusters")
-        if kept:
-            return kept["tokens"]
-        self._item_vectors = None
-        vectors = self.vectors if self.history is None else self.item_vectors()
-        tokens = even_clusters(vectors, groups, self.settings.width, self.settings.seed)
-        if self.checkpoints is not None:
-            self.checkpoints.remember(f"{level}: clusters", tokens=tokens)
-        return tokens
+
+        def made() -> np.ndarray:
+            self._item_vectors = None
+            vectors = self.vectors if self.history is None else self.item_vectors()
+            return even_clusters(vectors, groups, self.settings.width, self.settings.seed)
+
+        return self.made_once(f"{level}: clusters", made)
 
     def _train_level(
         self, phase: str, pairs: Pairs, codes: np.ndarray, even: np.ndarray, clusters: np.ndarray | None, watch: Any

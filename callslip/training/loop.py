@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,20 @@ def train(
         course.finish()
     module.eval()
     return log
+
+
+@contextmanager
+def alone(module: nn.Module, part: nn.Module) -> Iterator[None]:
+    """As long as it lasts, nothing of the module is trained but this part of it."""
+    own = {id(parameter) for parameter in part.parameters()}
+    fixed = [p for p in module.parameters() if p.requires_grad and id(p) not in own]
+    for parameter in fixed:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in fixed:
+            parameter.requires_grad_(True)
 
 
 def _groups(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,10 +10,13 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
+from callslip.training import batches
 from callslip.training.negatives import Answers, number_texts
 
 Inputs = np.ndarray | list[list[int]]
 """Texts as a model reads them: vectors [n, dim], or token ids of each."""
+Drawn = tuple[np.ndarray, np.ndarray]
+"""A batch: rows of documents, and for each the number of one of its queries."""
 
 
 def training_pairs(
@@ -59,6 +62,18 @@ class Texts:
     def rounds(self, least: int) -> int:
         """How often each document comes in an epoch: as often as it has texts, on average, and no less than `least`."""
         return max(1, least, round(len(self.queries) / len(self.of)))
+
+    def steps(self, batch_size: int) -> int:
+        """Batches that hold every document with queries once."""
+        return batches.steps(sum(len(some) > 0 for some in self.of), batch_size)
+
+    def drawn(
+        self, batch_size: int, seed: int, epoch: int, rounds: int, groups: np.ndarray | None = None
+    ) -> Iterator[Drawn]:
+        """An epoch's batches: documents with one of their queries each, none twice in a batch; those of a group side by
+        side, if there are `groups` [N]."""
+        groups = np.zeros(len(self.of), np.int64) if groups is None else groups
+        return batches.by_group(groups, self.of, batch_size, seed, epoch, rounds)
 
     def answered(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Whether document `rows[j]` answers query `queries[i]`, bool [len(queries), len(rows)]."""

@@ -31,8 +31,8 @@ from callslip.search.trees import FreeTree
 from callslip.training.checkpoints import Checkpoints
 
 QUICK = {
-    "encoder": "scratch", "epochs": 8, "decoder_width": 32, "width": 8, "length": 3, "batch_size": 40,
-    "indexer_hidden": 32, "learning_rate": 1e-2, "sinkhorn_iterations": 20,
+    "encoder": "scratch", "epochs": 8, "writing_epochs": 0, "decoder_width": 32, "width": 8, "length": 3,
+    "batch_size": 40, "indexer_hidden": 32, "learning_rate": 1e-2, "sinkhorn_iterations": 20,
 }  # fmt: skip
 
 
@@ -300,8 +300,9 @@ def test_a_document_is_existing_new_content_or_new_semantic(small_corpus, tmp_pa
     assert len(again.novelty()) == len(again)
 
 
-def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path):
-    values = QUICK | {"epochs": 4}
+@pytest.mark.parametrize("epochs_done", [2, 6])  # in the first phase, and in the second
+def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path, epochs_done):
+    values = QUICK | {"epochs": 4, "writing_epochs": 4}
     whole = make("asi++", values).fit(small_corpus)
     stopped = make("asi++", values)
     steps = []
@@ -309,15 +310,15 @@ def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path):
     class Cut(Exception):
         pass
 
-    terms = stopped.code_terms
+    noisy = stopped.noisy
 
     def cut(*given_):
-        steps.append(1)
-        if len(steps) == 15:
+        steps.extend([1] * (len(stopped.log.records) == epochs_done))
+        if len(steps) == 2:
             raise Cut
-        return terms(*given_)
+        return noisy(*given_)
 
-    stopped.code_terms = cut
+    stopped.noisy = cut
     with pytest.raises(Cut):
         stopped.fit(small_corpus, Checkpoints(tmp_path / "kept", every=0))
     resumed = make("asi++", values).fit(small_corpus, Checkpoints(tmp_path / "kept", every=0, resume=True))
@@ -326,9 +327,32 @@ def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path):
     assert np.array_equal(whole.identifiers.codes, resumed.identifiers.codes)
 
 
+@pytest.mark.parametrize("indexer", ["mlp", "rq"])
+def test_codes_stand_still_while_the_decoder_goes_on_to_learn_them(small_corpus, indexer):
+    """Head and indexer end as the first phase left them, the decoder writes better, and all can be trained again."""
+    values = QUICK | {"epochs": 3, "indexer": indexer}
+    short, longer = (make("asi++", values | {"writing_epochs": n}).fit(small_corpus) for n in (0, 10))
+    assert np.array_equal(short.identifiers.codes, longer.identifiers.codes)
+    moved = {
+        name.split(".")[0]
+        for (name, before), after in zip(short.model.state_dict().items(), longer.model.state_dict().values())
+        if not torch.equal(before, after)
+    }
+    assert moved == {"writer"}
+    assert np.array_equal(longer.assign(small_corpus.documents, longer.vectors), longer.identifiers.in_row_order()[1])
+    phases = [(record["phase"], set(record)) for record in longer.log.records]
+    assert [phase for phase, _ in phases] == ["learning codes and how to write them"] * 3 + [
+        "learning to write the codes"
+    ] * 10
+    assert "generation" in phases[-1][1] and "contrastive" not in phases[-1][1]
+    assert longer.log.records[-1]["generation"] < 0.8 * short.log.records[-1]["generation"]
+    assert all(parameter.requires_grad for parameter in longer.model.parameters())
+
+
 def test_random_codes_are_the_control(small_corpus):
-    index = make("asi++", QUICK | {"epochs": 2}, preset="random").fit(small_corpus)
+    index = make("asi++", QUICK | {"epochs": 2, "writing_epochs": 3}, preset="random").fit(small_corpus)
     assert index.identifiers.unique > 30
+    assert len(index.log.records) == 5  # as many passes as the others have
     with pytest.raises(Unsupported):
         index.add([Document("new", "text")])
 
@@ -336,8 +360,9 @@ def test_random_codes_are_the_control(small_corpus):
 def test_the_encoder_can_be_trained_with_it(small_corpus):
     values = QUICK | {"encoder": "minilm", "train_encoder": "top", "epochs": 1, "pseudo_queries": ("title",)}
     few = callslip.Corpus(small_corpus.documents[:8], name="few")
-    index = make("asi++", values | {"seq2seq_length": 8, "backend": "torch"}).fit(few)
+    index = make("asi++", values | {"seq2seq_length": 8, "backend": "torch", "writing_epochs": 1}).fit(few)
     assert len(index.search("banana", k=3)) == 3
+    assert np.array_equal(index.assign(few.documents, index.vectors), index.identifiers.in_row_order()[1])
 
 
 def test_mistakes_in_settings_are_named():
