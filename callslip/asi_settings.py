@@ -32,7 +32,8 @@ class ASISettings(GenerativeSettings):
     """ASI's own: the codes, the indexer, and the criteria of ASI++."""
 
     codes: Literal["learned", "random"] = "learned"
-    """Learned codes, or random ones as a control, which the decoder alone is trained on."""
+    """Learned codes, or random ones as a control, which the decoder alone is trained on: for `epochs` and
+    `writing_epochs` together."""
     width: int = 32
     """Tokens per level (K). The paper's 256 is for millions of documents."""
     length: int = 4
@@ -42,7 +43,8 @@ class ASISettings(GenerativeSettings):
     margin: float = 3.0
     """How much nearer the code of a query must be to that of its document than to others; distances end at 2 L."""
     criteria_weight: float = 0.25
-    """Weight λ of the three criteria of ASI++ after the first epoch; 0 is ASI."""
+    """Weight λ of the three criteria of ASI++ after the first epoch; 0 is ASI, where `criteria`, `density` and the
+    presets of theirs change nothing."""
     criteria_start: float = 0.01
     """Weight that they begin with; it grows evenly over the first epoch."""
     criteria: tuple[str, ...] = CRITERIA
@@ -91,7 +93,8 @@ class ASISettings(GenerativeSettings):
     learning_rate: float = 4e-3
     """Peak learning rate of the decoder."""
     epochs: int = 6
-    """Passes over the training texts in which codes are learned, and the decoder with them."""
+    """Passes over the training texts in which codes are learned, and the decoder with them. 0 leaves codes as they
+    begin, by clusters of a stretch of the vector for each level."""
     writing_epochs: int = 12
     """Passes after these in which codes stand still and the decoder alone learns to write them, each at a third of the
     cost. 0 is the paper's, whose one phase is many times as long."""

@@ -214,9 +214,13 @@ def whole_buckets(hits: Hits, depth: int) -> list[Hit]:
 
 
 def code_quality(retriever: Retriever) -> dict[str, Any]:
-    """The figures of the method's codes; nothing for methods without codes."""
+    """The figures of the method's codes, without those of deleted documents; nothing for methods without codes."""
     identifiers = getattr(retriever, "identifiers", None)
-    return {} if identifiers is None else quality.measure(identifiers).to_dict()
+    if identifiers is None or not len(retriever):
+        return {}
+    alive = retriever.mask(None)  # None if all are
+    codes = identifiers if alive is None else identifiers.codes[alive[identifiers.rows]]
+    return quality.measure(codes).to_dict()
 
 
 def shares_codes(retriever: Retriever, codes: dict[str, Any]) -> bool:

@@ -137,6 +137,15 @@ def test_deleted_documents_are_not_missed(index, small_corpus):
     assert (nothing.best_lost, nothing.codes_found, nothing.hits_differ, nothing.grown) == (0, 1, 0, 0)
 
 
+def test_codes_of_deleted_documents_do_not_count(index, small_corpus, tmp_path):
+    """A report says of the codes what it says when deleted documents are dropped for good."""
+    index.delete([f"fruit/{number}" for number in range(10)])
+    before = api.evaluate(index, small_corpus, measures=MEASURES).identifiers
+    index.compact()
+    after = api.evaluate(index, small_corpus, measures=MEASURES).identifiers
+    assert before == after and before["documents"] == len(small_corpus) - 10
+
+
 def test_the_report_is_that_of_the_settings_decoding(index, small_corpus):
     by_beam = api.evaluate(index.adjust({"beam": 3}), small_corpus, measures=MEASURES, depth=3, exact=True)
     alone = api.evaluate(index, small_corpus, measures=MEASURES, depth=3)

@@ -370,6 +370,7 @@ def test_mistakes_in_settings_are_named():
         ({"criteria": ("colour",)}, "colour"),
         ({"temperature": 0.0}, "temperature"),
         ({"neighbours": 9}, "neighbours"),
+        ({"writing_epochs": -1}, "writing_epochs"),
         ({"seq2seq": "t5-small"}, "seq2seq"),
         ({"codes_from": "an-index"}, "codes_from"),
     ):
