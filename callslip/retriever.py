@@ -91,7 +91,7 @@ class Retriever(Living):
         if checkpoints is not None:
             checkpoints.claim(self.method, settings_of.to_dict(self.settings), self.corpus_fingerprint)
         self._fit(corpus)
-        self.fit_seconds = time.perf_counter() - began
+        self.fit_seconds = time.perf_counter() - began if checkpoints is None else checkpoints.spent()
         return self
 
     def search(

@@ -82,6 +82,11 @@ class Checkpoints:
         self._afresh = False
         self._phases: set[str] = set()
         self._claimed = False
+        self._began, self._before = time.perf_counter(), 0.0
+
+    def spent(self) -> float:
+        """Seconds of this fit up to now; those of an earlier run of it count up to the save that was taken up."""
+        return self._before + time.perf_counter() - self._began
 
     # Whose checkpoints these are.
 
@@ -98,6 +103,7 @@ class Checkpoints:
         ours = {"method": method, "settings": dict(settings), "corpus": dict(corpus), "versions": _versions()}
         ours = json.loads(json.dumps(ours))  # as it is read back: tuples are lists
         self._phases, self._claimed, self._afresh = set(), True, False
+        self._began, self._before = time.perf_counter(), 0.0
         if self.resume and self.exist():
             self._check_same(ours)
             durable.remove_drafts(self.folder)
@@ -185,7 +191,7 @@ class Checkpoints:
 
         self._check_claimed()
         place = self.folder / f"kept-{_slug(name)}"
-        if self._afresh or read_position(place) is None:
+        if self._afresh or self._taken_up(place) is None:
             return None
         set_chance((place / "chance.safetensors").read_bytes())
         return load((place / "arrays.safetensors").read_bytes())
@@ -205,10 +211,18 @@ class Checkpoints:
     def latest(self, phase: str) -> tuple[Path, dict[str, Any]] | None:
         """The last whole save of a phase, and its position. Saves with damaged files are passed over."""
         for place in reversed(self._saves(phase)):
-            position = read_position(place)
+            position = self._taken_up(place)
             if position is not None:
                 return place, position
         return None
+
+    def _taken_up(self, place: Path) -> dict[str, Any] | None:
+        """The position of a save, if it is whole, and the clock as it was then."""
+        whole = _read(place)
+        if whole is None:
+            return None
+        self._began, self._before = time.perf_counter(), whole["spent"]
+        return whole["position"]
 
     def save(self, phase: str, step: int, files: Mapping[str, bytes], position: Mapping[str, Any]) -> None:
         """Save a phase's state after a step, then let go of older saves."""
@@ -230,7 +244,8 @@ class Checkpoints:
                     f"{name}.safetensors": durable.write(draft / f"{name}.safetensors", contents)
                     for name, contents in files.items()
                 }
-                durable.write(draft / POSITION, _json({"phase": phase, "files": entries, "position": dict(position)}))
+                told = {"phase": phase, "spent": round(self.spent(), 3), "files": entries, "position": dict(position)}
+                durable.write(draft / POSITION, _json(told))
         except OSError as error:
             raise CallslipError(
                 f"the checkpoint {place} could not be written: {error.strerror}",
@@ -242,22 +257,21 @@ class Checkpoints:
             raise ValueError("checkpoints belong to a fit: give them to Retriever.fit, or call claim first")
 
 
-def read_position(place: Path) -> dict[str, Any] | None:
-    """The position that a save stands for, if all its files are whole."""
+def _read(place: Path) -> dict[str, Any] | None:
+    """What a save says of itself, if all its files are whole."""
     try:
         whole = json.loads((place / POSITION).read_bytes())
         if any(durable.problem_with(place / name, entry) for name, entry in whole["files"].items()):
             return None
-        return whole["position"]
+        return {"phase": str(whole["phase"]), "spent": float(whole.get("spent", 0.0)), "position": whole["position"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _phase_of(place: Path) -> str | None:
     """The name of the phase that a save is of."""
-    if read_position(place) is None:
-        return None
-    return str(json.loads((place / POSITION).read_bytes()).get("phase", ""))
+    whole = _read(place)
+    return None if whole is None else whole["phase"]
 
 
 class Clock:

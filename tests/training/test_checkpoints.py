@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -148,6 +149,31 @@ def test_a_stop_saves_and_resuming_gives_the_same_weights_and_log(tmp_path, stop
     assert hash_of(model) == hash_of(expected)
     assert without_seconds(again) == without_seconds(log)
     assert len(taken) == 36 - stop_at  # nothing was done twice
+
+
+@pytest.mark.parametrize("stop_at", [5, 18, 20])
+def test_the_seconds_of_a_resumed_fit_are_those_of_one_that_was_not_stopped(tmp_path, monkeypatch, stop_at):
+    """A clock that goes by ten with every step: both runs together have as many steps as one has."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr("callslip.training.checkpoints.time", clock)
+
+    def ticking(checkpoints, last=None):
+        def on_step(step):
+            now[0] += 10
+            if step == last:
+                checkpoints.stop.request(signal.SIGTERM)
+
+        toy_fit(checkpoints, on_step)
+
+    first = Checkpoints(tmp_path / "t", every=1e9)
+    with pytest.raises(TrainingStopped):
+        ticking(first, stop_at)
+    assert first.spent() == 10 * stop_at
+    now[0] += 1000  # nobody works on it meanwhile
+    again = Checkpoints(tmp_path / "t", every=1e9, resume=True)
+    ticking(again)
+    assert again.spent() == 360
 
 
 def test_a_finished_phase_is_not_trained_again(tmp_path):
