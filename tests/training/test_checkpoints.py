@@ -176,6 +176,27 @@ def test_the_seconds_of_a_resumed_fit_are_those_of_one_that_was_not_stopped(tmp_
     assert again.spent() == 360
 
 
+def test_what_a_method_makes_between_phases_is_made_once(tmp_path):
+    """A resumed fit has what the first one made; without checkpoints it is made each time."""
+    made = []
+
+    def make_anew():
+        made.append(np.full(3, len(made)))
+        return made[-1]
+
+    def asked(checkpoints):
+        index = quick("asi")
+        index.checkpoints = checkpoints
+        if checkpoints is not None:
+            checkpoints.claim(**WHO)
+        return index.made_once("codes", make_anew).tolist()
+
+    assert asked(Checkpoints(tmp_path / "t")) == [0, 0, 0]
+    assert asked(Checkpoints(tmp_path / "t", resume=True)) == [0, 0, 0] and len(made) == 1
+    assert asked(Checkpoints(tmp_path / "t")) == [1, 1, 1]
+    assert asked(None) == [2, 2, 2]
+
+
 def test_a_finished_phase_is_not_trained_again(tmp_path):
     model, log = toy_fit(Checkpoints(tmp_path / "t"))
     again, log_again = toy_fit(Checkpoints(tmp_path / "t", resume=True), lambda step: pytest.fail("trained again"))
