@@ -28,7 +28,7 @@ from callslip.corpus.documents import Corpus
 from callslip.evaluation.shared_codes import bucket_figures, group_by_code
 from callslip.identifiers import quality
 from callslip.methods import make
-from callslip.search.buckets import candidates
+from callslip.search.candidates import candidates
 from callslip.settings import parse_assignments, to_dict
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,13 +1,12 @@
-"""Does a change of the code change results? Fits every method on a small corpus and a small log, and compares two records.
+"""Does a change of the code change results? Fits every method on a small corpus and a small log.
 
     PYTHONPATH=/path/to/the/commit/before python benchmarks/equivalence.py record before.json
     python benchmarks/equivalence.py record after.json
     python benchmarks/equivalence.py compare before.json after.json
 
 A record holds, for each case, the codes, the hits of all test queries (before and after documents are added and
-deleted, and after the index is loaded again), and a hash of every array that is saved. Arrays are compared as a multiset:
-a renamed parameter is no difference, a changed bit is one. Only names of the public API are used, so that the same script
-runs at both commits.
+deleted, and after the index is loaded again), and a hash of every saved array. Arrays are compared as a multiset: a
+renamed parameter is no difference, a changed bit is one. Only the public API is used, so that it runs at both commits.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import logging
 
 import callslip
+from callslip.decoders.t5 import T5CodeWriter, Tokens
+from callslip.filters.filter import Filter
 from callslip.identifiers.table import Identifiers
-from callslip.model.t5 import T5CodeWriter, Tokens
 from callslip.search.beam import beam_search
-from callslip.search.filters import Filter
 
 WORDS, LENGTH, WIDTH, CODES, QUERY = 32128, 3, 512, 100_000, 16
 NAMES = ("search", "encoder alone", "search under a filter that keeps 1 %")

@@ -28,12 +28,12 @@ from callslip.corpus.documents import Corpus, Query
 from callslip.evaluation.measures import LOG_MEASURES
 from callslip.evaluation.report import evaluate_run
 from callslip.identifiers import RQVAE, HierarchicalKMeans, average_partition_entropy, random_codes
+from callslip.index.retriever import Retriever
 from callslip.methods import make
-from callslip.progress import track
-from callslip.retriever import Retriever
-from callslip.search.buckets import candidates
+from callslip.runtime.progress import track
+from callslip.runtime.versions import versions
+from callslip.search.candidates import candidates
 from callslip.settings import parse_assignments
-from callslip.versions import versions
 
 RESULTS = Path(__file__).parent / "results"
 DEPTH, BATCH = 10, 256

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from callslip.identifiers.saving import write_array
 from timing import interleaved, machine, save, show
 
-from callslip.identifiers.saving import write_array
+from callslip.decoders.writer import CodeWriter
 from callslip.identifiers.trie import Trie
-from callslip.model.seq2seq import CodeWriter
 from callslip.search.beam import beam_search
 
 LENGTH, WIDTH, BEAM = 4, 256, 50

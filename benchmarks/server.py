@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from callslip import threads
+from callslip.runtime import threads
 
 threads.prepare(searching=True)
 START = "import sys; sys.argv = ['callslip', *sys.argv[1:]]; from callslip.cli import main; main()"
@@ -329,7 +329,7 @@ def main() -> None:
             found = run(server, index, queries, options.parts.split(","), options)
         finally:
             server.stop()
-    from callslip.versions import versions
+    from callslip.runtime.versions import versions
 
     whole = {"versions": versions(), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "default"),
              "load_average": os.getloadavg(), **found}  # fmt: skip

@@ -18,8 +18,8 @@ import numpy as np
 
 import callslip
 from callslip.corpus.documents import Corpus
+from callslip.encoders.encoder import load_encoder
 from callslip.evaluation.significance import bootstrap_intervals
-from callslip.model.encoders import load_encoder
 
 ALIKE = 0.8
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus, Document, Query
     from callslip.corpus.load import load_corpus
     from callslip.errors import CallslipError
+    from callslip.filters.filter import Filter
+    from callslip.filters.ranges import Range
+    from callslip.index.retriever import Retriever
     from callslip.methods.hybrid import Hybrid
-    from callslip.retriever import Retriever
-    from callslip.search.filters import Filter
     from callslip.search.hits import Hit, Hits
-    from callslip.search.ranges import Range
 
 _WHERE = {
     "fit": "callslip.api",
@@ -34,12 +34,12 @@ _WHERE = {
     "Corpus": "callslip.corpus.documents",
     "Document": "callslip.corpus.documents",
     "Query": "callslip.corpus.documents",
-    "Filter": "callslip.search.filters",
+    "Filter": "callslip.filters.filter",
     "Hit": "callslip.search.hits",
     "Hits": "callslip.search.hits",
     "Hybrid": "callslip.methods.hybrid",
-    "Range": "callslip.search.ranges",
-    "Retriever": "callslip.retriever",
+    "Range": "callslip.filters.ranges",
+    "Retriever": "callslip.index.retriever",
     "CallslipError": "callslip.errors",
 }
 

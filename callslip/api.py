@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
+from callslip.index.retriever import Retriever
 from callslip.methods import DEFAULT, make
-from callslip.retriever import Retriever
 from callslip.storage.folder import check_writable
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callslip import durable
+from callslip.runtime import durable
 
 
 class CountedDisk(durable.System):

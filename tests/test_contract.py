@@ -16,9 +16,9 @@ import pytest
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, Unsupported
+from callslip.filters.filter import Filter
+from callslip.index.recommender import Recommender
 from callslip.methods import METHODS, find, make
-from callslip.recommender import Recommender
-from callslip.search.filters import Filter
 from callslip.search.hits import Hits
 from callslip.storage.check import check
 

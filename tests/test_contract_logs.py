@@ -14,9 +14,9 @@ from small_log import small_log
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, Unsupported
+from callslip.filters.filter import Filter
+from callslip.index.recommender import Recommender
 from callslip.methods import METHODS, find, make
-from callslip.recommender import Recommender
-from callslip.search.filters import Filter
 from callslip.search.hits import Hits
 from callslip.storage.check import check
 
@@ -208,7 +208,7 @@ def test_settings_that_make_texts_of_queries_count(values):
     ],
 )
 def test_a_comparison_is_refused_before_any_fit(log, monkeypatch, names, settings, named):
-    monkeypatch.setattr("callslip.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
+    monkeypatch.setattr("callslip.index.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
     with pytest.raises(Unsupported, match=named) as caught:
         api.compare(log, names, settings=settings)
     assert "item-knn" in caught.value.remedy
@@ -217,6 +217,6 @@ def test_a_comparison_is_refused_before_any_fit(log, monkeypatch, names, setting
 
 
 def test_a_recommender_is_not_compared_on_texts(small_corpus, monkeypatch):
-    monkeypatch.setattr("callslip.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
+    monkeypatch.setattr("callslip.index.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
     with pytest.raises(Unsupported, match="are texts, which item-knn cannot"):
         api.compare(small_corpus, ["bm25", "item-knn"])

@@ -7,9 +7,10 @@ import sys
 
 import typer
 
-from callslip import __version__, threads
+from callslip import __version__
 from callslip.errors import CallslipError
-from callslip.interrupts import outside_imports
+from callslip.runtime import threads
+from callslip.runtime.interrupts import outside_imports
 
 SEARCHING = (["search"], ["evaluate"], ["serve"])
 """Commands that compute little at a time, and should not take a core that others need while they wait."""

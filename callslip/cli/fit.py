@@ -15,7 +15,7 @@ from callslip.errors import BadSetting, CallslipError, TrainingStopped
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
-    from callslip.retriever import Retriever
+    from callslip.index.retriever import Retriever
 
 
 @app.command()
@@ -42,7 +42,7 @@ def fit(
     ] = True,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
-    from callslip.histories import has_histories
+    from callslip.index.histories import has_histories
     from callslip.methods import DEFAULT, make
     from callslip.storage.folder import MANIFEST, check_writable
 

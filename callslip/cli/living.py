@@ -111,7 +111,7 @@ def snapshot(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
 ) -> None:
     """Copy an index as it is at one moment, while others search and change it."""
-    from callslip.storage.copying import copy_index
+    from callslip.storage.copies import copy_index
 
     copy_index(index, out)
     options.say(f"copied {index} to {out}")
@@ -123,7 +123,7 @@ def share(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="postgresql://host/name, without a password.")],
 ) -> None:
     """Move an index's documents into PostgreSQL, for several machines that serve one index."""
-    from callslip.storage.sharing import share_index
+    from callslip.storage.copies import share_index
 
     share_index(index, address)
     options.say(f"{index} keeps its documents in {address}; copy the folder to every machine that serves it")

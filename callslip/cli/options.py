@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
     from callslip.evaluation.comparison import Comparison
-    from callslip.retriever import Retriever
+    from callslip.index.retriever import Retriever
 
 CorpusArgument = Annotated[
     str,

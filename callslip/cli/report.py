@@ -16,9 +16,9 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page about an index: verdict, figures, plots of codes and training, the prefix tree."""
-    from callslip import durable
     from callslip.api import load
     from callslip.errors import BadSetting
+    from callslip.runtime import durable
     from callslip.server.report import page_of
 
     page = page_of(load(index), index.resolve().name)

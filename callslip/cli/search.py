@@ -15,8 +15,8 @@ from callslip.errors import BadInput, BadSetting, CallslipError
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Query
-    from callslip.retriever import Retriever
-    from callslip.search.filters import Filter
+    from callslip.filters.filter import Filter
+    from callslip.index.retriever import Retriever
     from callslip.search.hits import Hit
 
 
@@ -105,7 +105,7 @@ def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
 
 def chosen_filter(where: list[str] | None, allow: list[str] | None, deny: list[str] | None) -> Filter | None:
     """The filter that the options describe, or None."""
-    from callslip.search.filters import Filter, parse_where
+    from callslip.filters.filter import Filter, parse_where
 
     filter = parse_where(where or [])
     if allow is None and deny is None:

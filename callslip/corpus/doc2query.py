@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from callslip.corpus.documents import Corpus, Document, Pair
-from callslip.device import best_device
 from callslip.errors import BadSetting, CallslipError
-from callslip.progress import track
+from callslip.runtime.device import best_device
+from callslip.runtime.progress import track
 
 MAX_INPUT_TOKENS = 512
 

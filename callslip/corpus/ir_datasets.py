@@ -12,7 +12,7 @@ from callslip.corpus.rows import Row
 from callslip.corpus.tables import read_documents, read_queries
 from callslip.corpus.trec import SPLITS, split_of
 from callslip.errors import CallslipError, MissingExtra, UnknownName
-from callslip.progress import track
+from callslip.runtime.progress import track
 
 PREFIX = "ir_datasets:"
 

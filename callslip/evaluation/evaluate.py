@@ -14,7 +14,7 @@ from callslip.evaluation.report import Report, evaluate_run
 from callslip.evaluation.shared_codes import group_by_code
 from callslip.evaluation.typos import typo_queries
 from callslip.identifiers import quality
-from callslip.retriever import Retriever
+from callslip.index.retriever import Retriever
 from callslip.search.hits import Hit, Hits
 
 BATCH = 64
@@ -191,7 +191,7 @@ def search_all(
     retriever: Retriever, queries: list[Query], k: int, exclude_history: bool = False
 ) -> tuple[dict[str, Hits], float]:
     """The hits of every query, searched in batches, and the seconds it took."""
-    from callslip.progress import track
+    from callslip.runtime.progress import track
 
     starts = range(0, len(queries), BATCH)
     retriever.search(queries[0], k)  # loads what is loaded on first use, which is not search time

@@ -21,11 +21,11 @@ from callslip.corpus.documents import Query
 from callslip.errors import BadSetting, Unsupported
 from callslip.evaluation.measures import PerQuery, Run
 from callslip.evaluation.significance import Interval, bootstrap_intervals
-from callslip.retriever import Retriever
-from callslip.search import buckets
+from callslip.index.retriever import Retriever
+from callslip.search import candidates
 
 if TYPE_CHECKING:
-    from callslip.generative import GenerativeRetriever
+    from callslip.index.generative import GenerativeRetriever
     from callslip.search.beam import Beams
 
 Decoding = Literal["beam", "exact"]
@@ -104,7 +104,7 @@ def _percent(share: float) -> str:
 
 def check_decoding(retriever: Retriever) -> GenerativeRetriever:
     """The retriever, if it has a beam that can be compared with exact search."""
-    from callslip.generative import GenerativeRetriever
+    from callslip.index.generative import GenerativeRetriever
 
     if isinstance(retriever, GenerativeRetriever) and "decoding" in retriever.search_settings:
         if retriever.settings.decoding not in DECODINGS:
@@ -196,6 +196,6 @@ def _compare_codes(
             there = np.isin(best.nodes, some.nodes)
             lost.append(not there[:1].all())  # no code at all, as when all documents are deleted, is no loss
             found.append(there.mean() if len(there) else 1.0)
-            held = (len(buckets.candidates(beams, retriever.identifiers, mask)[0]) for beams in (some, best))
+            held = (len(candidates.candidates(beams, retriever.identifiers, mask)[0]) for beams in (some, best))
             grown.append(min(held) < wanted)
     return float(np.mean(lost)), float(np.mean(found)), float(np.mean(grown)), writing

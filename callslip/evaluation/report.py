@@ -18,7 +18,7 @@ from callslip.evaluation.plain import plain, to_json, write_json
 from callslip.evaluation.pruning import Pruning
 from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures
 from callslip.evaluation.significance import CONFIDENCE, RESAMPLES, Interval, bootstrap_intervals
-from callslip.versions import versions
+from callslip.runtime.versions import versions
 
 FORMAT = "callslip-report"
 FORMAT_VERSION = 1

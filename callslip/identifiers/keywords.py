@@ -15,7 +15,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import BadSetting, CallslipError
 from callslip.identifiers.table import pad
-from callslip.progress import track
+from callslip.runtime.progress import track
 
 Tokenizer = Callable[[str], Sequence[str]]
 """Anything that cuts a text into word pieces."""

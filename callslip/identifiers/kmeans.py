@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from callslip.errors import BadSetting, MissingExtra
-from callslip.identifiers.growth import next_rank
+from callslip.identifiers.levels import next_rank
 from callslip.identifiers.table import Identifiers
-from callslip.progress import track
+from callslip.runtime.progress import track
 
 MANY = 100_000
 """Above this number of vectors, mini-batches instead of full passes."""

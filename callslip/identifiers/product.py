@@ -8,7 +8,7 @@ import numpy as np
 
 from callslip.errors import BadSetting
 from callslip.identifiers.kmeans import check_vectors, cluster_centres, nearest
-from callslip.progress import track
+from callslip.runtime.progress import track
 
 
 class ProductQuantizer:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from callslip.errors import BadSetting, TrainingFailed
 from callslip.identifiers.kmeans import check_vectors, cluster_centres
-from callslip.progress import track
+from callslip.runtime.progress import track
 
 
 def rqvae_loss(

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from callslip.errors import BadSetting, IndexCorrupt, NotAnIndex
-from callslip.identifiers.saving import write_array, write_whole
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
+from callslip.runtime import durable
 
 END = -1
 """Fills the places after the last token of a code shorter than the table. Sorts before every token."""
@@ -281,9 +281,9 @@ class Identifiers:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         doc_ids = json.dumps(self.doc_ids).encode("ascii")
-        write_whole(folder / "doc_ids.json", lambda file: file.write(doc_ids))
-        write_array(folder / "codes.npy", self.codes)
-        write_array(folder / "rows.npy", self.rows)
+        durable.replace(folder / "doc_ids.json", doc_ids)
+        durable.replace(folder / "codes.npy", durable.array(self.codes))
+        durable.replace(folder / "rows.npy", durable.array(self.rows))
         self.trie().save(folder)
 
     @classmethod

@@ -17,8 +17,8 @@ import numpy as np
 
 from callslip.errors import BadSetting, IndexCorrupt
 from callslip.identifiers.offsets import Offsets
-from callslip.identifiers.saving import write_array
 from callslip.identifiers.table import END
+from callslip.runtime import durable
 
 SPARSE = 16
 """A mask that lets through less than one document in so many is followed document by document."""
@@ -189,7 +189,7 @@ class Trie:
         for level, (tokens, offsets) in enumerate(zip(self.tokens, self.below, strict=True)):
             arrays = {"tokens": tokens, "bases": offsets.bases, "rest": offsets.rest}
             for name, array in arrays.items():
-                write_array(folder / f"trie-{level}-{name}.npy", array)
+                durable.replace(folder / f"trie-{level}-{name}.npy", durable.array(array))
 
     @classmethod
     def load(cls, folder: Path, length: int) -> Trie:

@@ -12,7 +12,7 @@ from callslip import settings as settings_of
 from callslip.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
-    from callslip.retriever import Retriever
+    from callslip.index.retriever import Retriever
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
-from callslip.retriever import Found, Retriever, best_rows
-from callslip.search.words import WordIndex
+from callslip.index.retriever import Found, Retriever, best_rows
+from callslip.search.bm25 import WordIndex
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
 

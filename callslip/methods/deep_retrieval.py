@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from callslip.corpus.documents import Corpus
-from callslip.generative import GenerativeRetriever, GenerativeSettings, Inputs, Ranking
 from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.table import Identifiers
+from callslip.index.generative import GenerativeRetriever, GenerativeSettings, Inputs, Ranking
 from callslip.settings import check_range
 
 BLOCK = 2048

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callslip.vectors import VectorRetriever, VectorSettings
+from callslip.index.vectors import VectorRetriever, VectorSettings
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus
-from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
 from callslip.identifiers import levels_for
+from callslip.index.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from callslip import settings as settings_of
-from callslip.ensemble import Ensemble
 from callslip.errors import BadSetting, UnknownName
+from callslip.index.ensemble import Ensemble
+from callslip.index.retriever import Found, Retriever
 from callslip.methods import make
-from callslip.retriever import Found, Retriever
 
 
 @dataclass(frozen=True)

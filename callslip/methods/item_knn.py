@@ -15,7 +15,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus
 from callslip.corpus.sequences import Sequences
 from callslip.errors import BadSetting
-from callslip.recommender import Recommender
+from callslip.index.recommender import Recommender
 from callslip.settings import check_range
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from callslip.decoders.engines.weights import State
+from callslip.decoders.writer import CodeWriter, States
 from callslip.errors import BadSetting
-from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
 from callslip.identifiers import levels_for
-from callslip.model.seq2seq import CodeWriter, States
-from callslip.model.weights import State
+from callslip.index.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
 from callslip.settings import check_range
 from callslip.training.losses import code_cross_entropy
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus
 from callslip.corpus.sequences import Sequences
-from callslip.recommender import Recommender
+from callslip.index.recommender import Recommender
 
 COUNTS = "counts.npy"
 

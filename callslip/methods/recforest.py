@@ -15,11 +15,11 @@ from typing import Any, cast
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.ensemble import Ensemble
-from callslip.generative import GenerativeRetriever, GenerativeSettings, Ranking
-from callslip.identifiers.parting import even_tree
+from callslip.identifiers.partitions import even_tree
 from callslip.identifiers.table import Identifiers
-from callslip.retriever import Found, Retriever
+from callslip.index.ensemble import Ensemble
+from callslip.index.generative import GenerativeRetriever, GenerativeSettings, Ranking
+from callslip.index.retriever import Found, Retriever
 from callslip.settings import check_range, make
 
 

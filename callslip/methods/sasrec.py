@@ -19,17 +19,17 @@ from torch import Tensor
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.sequences import Sequences
-from callslip.device import best_device
-from callslip.histories import HistorySettings, HistoryShape, has_texts, interaction_vectors, ranking_term
-from callslip.model.items import HistoryEncoder, Read
-from callslip.recommender import Recommender
+from callslip.decoders.histories import HistoryEncoder, Read
+from callslip.index.histories import HistorySettings, HistoryShape, has_texts, interaction_vectors, ranking_term
+from callslip.index.recommender import Recommender
+from callslip.runtime.device import best_device
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
 from callslip.training import batches
 from callslip.training.loop import TrainingLog, train
 
 if TYPE_CHECKING:
-    from callslip.model.encoders import Encoder
+    from callslip.encoders.encoder import Encoder
 
 VECTORS, MODEL, MODEL_SHAPE = "vectors.npy", "model.safetensors", "model.json"
 
@@ -91,8 +91,8 @@ class SASRec(Recommender):
         self._items: np.ndarray | None = None
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        from callslip.model.encoders import load_encoder
-        from callslip.model.features import cached_encode
+        from callslip.encoders.encoder import load_encoder
+        from callslip.encoders.vector_cache import cached_encode
 
         s = self.settings
         if self._encoder is None:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.generative import GenerativeRetriever, GenerativeSettings, Ranking
-from callslip.identifiers.growth import places
+from callslip.identifiers.levels import places
 from callslip.identifiers.rqvae import RQVAE
+from callslip.index.generative import GenerativeRetriever, GenerativeSettings, Ranking
 from callslip.settings import check_range
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callslip.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
+from callslip.index.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
 from callslip.settings import check_range
 
 

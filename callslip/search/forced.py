@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from callslip.decoders.scores import as_scores
 from callslip.errors import BadSetting
-from callslip.model.scores import as_scores
 from callslip.search.beam import CodeModel
 from callslip.search.selection import log_sum
 from callslip.search.trees import LevelMasks, tree_of

@@ -74,7 +74,7 @@ def inner_products(queries: np.ndarray, documents: np.ndarray, block: int = 256)
     """Yield one vector of inner products per query. On an accelerator if there is one, a block at a time."""
     import torch
 
-    from callslip.device import best_device
+    from callslip.runtime.device import best_device
 
     device = best_device()
     table = torch.from_numpy(np.ascontiguousarray(documents)).to(device)

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from callslip import __version__
 from callslip.errors import CallslipError, IndexCorrupt
-from callslip.server import answers
+from callslip.server import responses
 from callslip.server.errors import ApiError, Busy, TooLate, body_of
 from callslip.server.guard import Guard, Hosts
 from callslip.server.inference import Inference, Job
@@ -29,6 +29,8 @@ from callslip.server.limits import Limits
 from callslip.server.metrics import Metrics
 from callslip.server.serving import Served
 
+ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)
+"""Statuses that are answered with a problem and its remedy."""
 POLL = 1.0
 """Seconds between looks for a newer generation."""
 log = logging.getLogger("callslip.server")
@@ -177,9 +179,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        responses={
-            status: {"model": answers.ErrorAnswer} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)
-        },
+        responses={status: {"model": responses.ErrorAnswer} for status in ERRORS},
     )
     app.router.route_class = JsonRoute
     add_routes(app, server)

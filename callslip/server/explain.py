@@ -13,10 +13,10 @@ import numpy as np
 
 from callslip.corpus.documents import Query
 from callslip.errors import CallslipError, Unsupported
+from callslip.filters.filter import Filter
 from callslip.identifiers.table import END, code_to_text
-from callslip.retriever import Found, Retriever
-from callslip.search.filters import Filter
-from callslip.search.watching import current, watched
+from callslip.index.retriever import Found, Retriever
+from callslip.search.observer import current, watched
 from callslip.server.errors import ApiError
 from callslip.server.explorer import coded, vocabulary_of
 from callslip.server.inference import with_beam

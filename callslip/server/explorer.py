@@ -18,7 +18,7 @@ from callslip.corpus.documents import Document
 from callslip.errors import CallslipError
 from callslip.identifiers.prefix_words import commonest_words, document_frequencies
 from callslip.identifiers.table import END, Identifiers, code_to_text
-from callslip.retriever import Retriever
+from callslip.index.retriever import Retriever
 from callslip.server.errors import ApiError
 from callslip.storage.rows import Gone
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from callslip.identifiers import doctor, quality
 from callslip.identifiers.table import Identifiers
-from callslip.retriever import Retriever
+from callslip.index.retriever import Retriever
 from callslip.server import plots
 from callslip.server.explorer import coded, vocabulary_of
 

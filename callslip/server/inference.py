@@ -17,10 +17,10 @@ from typing import Any
 
 from callslip.corpus.documents import Query
 from callslip.errors import BadSetting, CallslipError
-from callslip.retriever import Retriever
-from callslip.search.filters import Filter
+from callslip.filters.filter import Filter
+from callslip.index.retriever import Retriever
 from callslip.search.hits import Hits
-from callslip.search.watching import watched
+from callslip.search.observer import watched
 from callslip.server.errors import Busy, TooLate
 from callslip.server.limits import Limits
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from callslip import __version__
-from callslip.retriever import Retriever
+from callslip.index.retriever import Retriever
 from callslip.server import health, plots
 from callslip.server.explorer import Explorer, coded
 from callslip.server.page import PAGE

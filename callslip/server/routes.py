@@ -13,9 +13,9 @@ from callslip.corpus.documents import Document
 from callslip.corpus.documents import Query as SearchQuery
 from callslip.errors import CallslipError
 from callslip.identifiers.table import code_to_text, text_to_code
-from callslip.retriever import Retriever
+from callslip.index.retriever import Retriever
 from callslip.search.hits import Hit
-from callslip.server import answers, explorer, health, limits, schema
+from callslip.server import explorer, health, limits, responses, schema
 from callslip.server.app import Server
 from callslip.server.errors import ApiError
 from callslip.server.explain import explain
@@ -80,7 +80,7 @@ def _add_plain(app: FastAPI, server: Server) -> None:
     for path in PAGE:
         app.add_api_route(path, page(path), include_in_schema=False)
 
-    @app.get("/healthz", response_model=answers.Ready)
+    @app.get("/healthz", response_model=responses.Ready)
     async def healthz() -> Response:
         """Whether the server answers."""
         return JSONResponse({"status": "ok", "version": __version__})
@@ -90,24 +90,24 @@ def _add_plain(app: FastAPI, server: Server) -> None:
         """Counters for Prometheus."""
         return Response(await server.read(server.metrics.text), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/v1/indexes", response_model=answers.IndexesAnswer)
+    @app.get("/v1/indexes", response_model=responses.IndexesAnswer)
     async def indexes() -> Response:
         """The indexes that are served."""
         found = [health.facts(name, one.retriever) for name, one in server.served.items()]
         return JSONResponse({"indexes": found, "writable": True})
 
-    @app.get("/v1/health", response_model=answers.HealthAnswer)
+    @app.get("/v1/health", response_model=responses.HealthAnswer)
     async def health_of(index: IndexParameter = None) -> Response:
         """The doctor's verdict on an index's codes, figures and plots."""
         one = server.index(index)
         return JSONResponse(await server.read(one.health))
 
-    @app.get("/v1/training", response_model=answers.TrainingAnswer)
+    @app.get("/v1/training", response_model=responses.TrainingAnswer)
     async def training(index: IndexParameter = None) -> Response:
         """The training log, a record an epoch."""
         return JSONResponse({"records": health.records(server.index(index).retriever)})
 
-    @app.post("/v1/compact", response_model=answers.ChangeAnswer)
+    @app.post("/v1/compact", response_model=responses.ChangeAnswer)
     async def compact(body: schema.CompactRequest) -> Response:
         """Write a new generation without the deleted documents. Searches go on meanwhile, except for a moment."""
         one = server.index(body.index)
@@ -116,7 +116,7 @@ def _add_plain(app: FastAPI, server: Server) -> None:
 
 
 def _add_search(app: FastAPI, server: Server) -> None:
-    @app.post("/v1/search", response_model=answers.SearchAnswer, responses={504: {"model": answers.ErrorAnswer}})
+    @app.post("/v1/search", response_model=responses.SearchAnswer, responses={504: {"model": responses.ErrorAnswer}})
     async def search(body: schema.SearchRequest, request: Request) -> Response:
         """The best documents for one query, or for each of a batch."""
         began = time.monotonic()
@@ -130,7 +130,7 @@ def _add_search(app: FastAPI, server: Server) -> None:
         seconds = round(time.monotonic() - began, 4)
         return JSONResponse({"index": one.name, "results": results, "seconds": seconds})
 
-    @app.post("/v1/explain", response_model=answers.ExplainAnswer, responses={504: {"model": answers.ErrorAnswer}})
+    @app.post("/v1/explain", response_model=responses.ExplainAnswer, responses={504: {"model": responses.ErrorAnswer}})
     async def explained(body: schema.ExplainRequest, request: Request) -> Response:
         """Where a document stands for a query, level by level, and where it fell out of the beam."""
         one = server.index(body.index)
@@ -160,7 +160,7 @@ def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:
 
 
 def _add_documents(app: FastAPI, server: Server) -> None:
-    @app.post("/v1/documents", response_model=answers.ChangeAnswer, responses={409: {"model": answers.ErrorAnswer}})
+    @app.post("/v1/documents", response_model=responses.ChangeAnswer, responses={409: {"model": responses.ErrorAnswer}})
     async def add(body: schema.AddRequest) -> Response:
         """Add documents, all or none. They are found when this is answered, and on the disk."""
         one = server.index(body.index)
@@ -170,19 +170,19 @@ def _add_documents(app: FastAPI, server: Server) -> None:
         replace = body.on_conflict == "replace"
         return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, documents, replace))))
 
-    @app.post("/v1/documents/delete", response_model=answers.ChangeAnswer)
+    @app.post("/v1/documents/delete", response_model=responses.ChangeAnswer)
     async def delete_some(body: schema.DeleteRequest) -> Response:
         """Delete documents, all or none."""
         one = server.index(body.index)
         return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, body.doc_ids))))
 
-    @app.get(DOCUMENT, response_model=answers.DocumentAnswer)
+    @app.get(DOCUMENT, response_model=responses.DocumentAnswer)
     async def get(doc_id: NameParameter, index: IndexParameter = None) -> Response:
         """A document, with its code."""
         one = server.index(index)
         return JSONResponse(await server.read(lambda: _document(one.name, one.retriever, doc_id)))
 
-    @app.put(DOCUMENT, response_model=answers.ChangeAnswer)
+    @app.put(DOCUMENT, response_model=responses.ChangeAnswer)
     async def put(doc_id: NameParameter, body: schema.NewText, index: IndexParameter = None) -> Response:
         """Add a document, or put it in the place of the one of that name."""
         one = server.index(index)
@@ -191,7 +191,7 @@ def _add_documents(app: FastAPI, server: Server) -> None:
         new = [body.made(doc_id)]
         return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, new, True))))
 
-    @app.delete(DOCUMENT, response_model=answers.ChangeAnswer)
+    @app.delete(DOCUMENT, response_model=responses.ChangeAnswer)
     async def delete(doc_id: NameParameter, index: IndexParameter = None) -> Response:
         """Delete a document. The weights of a trained model may remember it until the next fit."""
         one = server.index(index)
@@ -257,9 +257,9 @@ def _code(retriever: Retriever, row: int) -> tuple[list[int] | None, str]:
 
 
 def _add_codes(app: FastAPI, server: Server) -> None:
-    none: dict[int | str, dict[str, Any]] = {409: {"model": answers.ErrorAnswer}}
+    none: dict[int | str, dict[str, Any]] = {409: {"model": responses.ErrorAnswer}}
 
-    @app.get("/v1/codes", response_model=answers.TreeAnswer, responses=none)
+    @app.get("/v1/codes", response_model=responses.TreeAnswer, responses=none)
     async def children(
         index: IndexParameter = None,
         prefix: PrefixParameter = "",
@@ -270,7 +270,7 @@ def _add_codes(app: FastAPI, server: Server) -> None:
         one, tokens = server.index(index), _tokens(prefix)
         return JSONResponse(await server.read(lambda: one.explorer.children(one.retriever, tokens, depth, limit)))
 
-    @app.get("/v1/codes/documents", response_model=answers.BucketAnswer, responses=none)
+    @app.get("/v1/codes/documents", response_model=responses.BucketAnswer, responses=none)
     async def bucket(
         index: IndexParameter = None,
         prefix: PrefixParameter = "",

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from callslip.corpus.documents import Document, Query
 from callslip.errors import CallslipError
-from callslip.search.filters import Filter
-from callslip.search.ranges import Range
+from callslip.filters.filter import Filter
+from callslip.filters.ranges import Range
 from callslip.server import limits
 
 

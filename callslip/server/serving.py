@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from callslip.api import load
 from callslip.errors import BadSetting, CallslipError
-from callslip.retriever import Retriever
+from callslip.index.retriever import Retriever
 from callslip.server.errors import ApiError
 from callslip.server.explorer import Explorer
 from callslip.server.health import health

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from callslip import durable
 from callslip.errors import CallslipError, IndexCorrupt, NotAnIndex
+from callslip.runtime import durable
+from callslip.runtime.versions import versions
 from callslip.storage import sqlite_store
 from callslip.storage.rows import NewRow
-from callslip.versions import versions
 
 MANIFEST, LOCK, SEQUENCE = "manifest.json", "lock", "sequence.npy"
 FORMAT = 2

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from callslip import durable
 from callslip.errors import CallslipError, IndexCorrupt
+from callslip.runtime import durable
+from callslip.runtime.versions import versions
 from callslip.storage import folder as folders
 from callslip.storage.rows import NewRow, Store
 from callslip.storage.sqlite_store import SqliteStore
-from callslip.versions import versions
 
 TRIES = 5
 

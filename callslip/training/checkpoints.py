@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from callslip import durable
 from callslip.errors import CallslipError, TrainingStopped
-from callslip.interrupts import outside_imports
-from callslip.versions import versions
+from callslip.runtime import durable
+from callslip.runtime.interrupts import outside_imports
+from callslip.runtime.versions import versions
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from callslip import progress
 from callslip.errors import BadSetting, TrainingFailed
+from callslip.runtime import progress
 from callslip.training.course import Course
 
 if TYPE_CHECKING:

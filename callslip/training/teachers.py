@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from callslip.device import best_device
 from callslip.errors import CallslipError, UnknownName, Unsupported
-from callslip.progress import track
+from callslip.runtime.device import best_device
+from callslip.runtime.progress import track
 
 REMEDY = (
     "Give a folder with config.json, model.safetensors and tokenizer, or the hub name of a model such as "

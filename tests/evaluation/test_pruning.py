@@ -207,7 +207,7 @@ def test_methods_without_a_beam_say_so_before_any_work(method, small_corpus, mon
     with pytest.raises(Unsupported, match="has no setting 'decoding'") as caught:
         api.evaluate(retriever, small_corpus, exact=True)
     assert method in caught.value.problem and "--exact" in caught.value.remedy
-    monkeypatch.setattr("callslip.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
+    monkeypatch.setattr("callslip.index.retriever.Retriever.fit", lambda *_: pytest.fail("it was fitted"))
     with pytest.raises(Unsupported, match="has no setting 'decoding'"):
         api.compare(small_corpus, ["dsi-semantic", method], exact=True)
 

@@ -13,6 +13,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 import callslip
 from callslip.corpus.documents import Document
 from callslip.errors import BadSetting, Unsupported
+from callslip.filters.filter import Filter
 from callslip.methods import find, make
 from callslip.methods.asi import (
     Coded,
@@ -26,7 +27,6 @@ from callslip.methods.asi import (
     information_bottleneck,
 )
 from callslip.search.beam import beam_search
-from callslip.search.filters import Filter
 from callslip.search.trees import FreeTree
 from callslip.training.checkpoints import Checkpoints
 

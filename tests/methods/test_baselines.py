@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import BadSetting, UnknownName
+from callslip.filters.filter import Filter
+from callslip.index.retriever import best_rows
 from callslip.methods import make
 from callslip.methods.hybrid import Hybrid
-from callslip.retriever import best_rows
-from callslip.search.filters import Filter
 
 WORDS = ["whale", "ship", "mast", "sail", "storm", "harbour"]
 

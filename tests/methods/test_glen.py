@@ -18,6 +18,7 @@ from callslip.cli import app
 from callslip.cli import inspect as _inspect  # noqa: F401  (its import registers the command)
 from callslip.cli import search as _search  # noqa: F401
 from callslip.corpus.documents import Corpus, Document
+from callslip.encoders.word_pieces import encoder_pieces, linear_map, spread
 from callslip.errors import BadSetting
 from callslip.identifiers import Identifiers
 from callslip.identifiers.keywords import keyword_codes
@@ -32,10 +33,9 @@ from callslip.methods.glen import (
     pointwise_retrieval,
     relevance,
 )
-from callslip.model.lexical import LexicalWriter
-from callslip.model.pieces import encoder_pieces, linear_map, spread
+from callslip.methods.glen.model import LexicalWriter
 from callslip.search.beam import beam_search
-from callslip.search.codes import best_codes
+from callslip.search.decode import best_codes
 
 QUICK = {"encoder": "scratch", "length": 3, "keyword_epochs": 6, "epochs": 6, "decoder_width": 32, "batch_size": 32}
 
@@ -482,7 +482,7 @@ def test_the_table_of_the_embedded_encoder():
     cut = pieces("Phosphorylation of the cell cycle \ud800")
     assert cut[-4:-1] == ["the", "cell", "cycle"] or "cell" in cut
     table = pieces.table(["cell", "cycle", "no such piece"])
-    from callslip.model.checkpoints import open_checkpoint
+    from callslip.encoders.pretrained import open_checkpoint
 
     checkpoint = open_checkpoint("minilm")
     weights = checkpoint.load_model().get_input_embeddings().weight.detach().numpy()

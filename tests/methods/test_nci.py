@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reference import nci as plain
 from reference.search import score_every_code
 
+from callslip.decoders.writer import CodeWriter, States
 from callslip.errors import BadSetting
 from callslip.identifiers import HierarchicalKMeans, Identifiers
 from callslip.methods import make
@@ -19,7 +20,6 @@ from callslip.methods.nci import (
     contrastive_consistency,
     divergence_consistency,
 )
-from callslip.model.seq2seq import CodeWriter, States
 from callslip.search.beam import beam_search
 from callslip.search.exact import exact_search
 

@@ -12,8 +12,8 @@ from small_log import small_log
 
 from callslip.corpus.documents import Document, Query
 from callslip.errors import Unsupported
-from callslip.identifiers.growth import prefix_groups
-from callslip.identifiers.parting import _shared_out, even_tree
+from callslip.identifiers.levels import prefix_groups
+from callslip.identifiers.partitions import _shared_out, even_tree
 from callslip.methods import make
 from callslip.methods.recforest import summed
 

@@ -11,12 +11,12 @@ from reference import recommenders as naive
 from small_log import small_log
 
 from callslip.corpus.sequences import Sequences
+from callslip.decoders.histories import HistoryEncoder, ItemTable
 from callslip.errors import BadSetting
 from callslip.methods import make
 from callslip.methods.deep_retrieval import chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
 from callslip.methods.sasrec import next_items
-from callslip.model.items import HistoryEncoder, ItemTable
 
 logs = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=6)
 

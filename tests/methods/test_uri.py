@@ -18,12 +18,12 @@ import callslip
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, Unsupported
 from callslip.identifiers import Identifiers, average_partition_entropy, random_codes
-from callslip.identifiers.growth import prefix_groups, renamed
-from callslip.identifiers.parting import even_clusters, parting_scores
+from callslip.identifiers.levels import prefix_groups, renamed
+from callslip.identifiers.partitions import even_clusters, parting_scores
 from callslip.methods import make
 from callslip.methods.uri import balance, commitment, e_step, m_step, memory
-from callslip.model.unified import Ranker
-from callslip.ranked import ranking
+from callslip.methods.uri.model import Ranker
+from callslip.methods.uri.ranker import ranking
 from callslip.training.batches import Members
 from callslip.training.negatives import Siblings
 

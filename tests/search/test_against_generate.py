@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
+from callslip.decoders.t5 import T5CodeWriter, Tokens
 from callslip.identifiers.table import END, Identifiers
-from callslip.model.t5 import T5CodeWriter, Tokens
 from callslip.search.beam import beam_search
 from callslip.search.exact import exact_search
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.search import ranked, score_every_code, step_by_step_beam
 
+from callslip.decoders.writer import CodeWriter
 from callslip.identifiers.table import END, Identifiers
-from callslip.model.seq2seq import CodeWriter
 from callslip.search.beam import beam_search
 
 
@@ -121,7 +121,7 @@ def test_a_query_is_answered_alike_whatever_its_batch(batch):
 @given(code_sets(), st.integers(1, 8), st.integers(0, 5), st.floats(0.3, 3.0))
 def test_growing_the_last_level_by_halves_changes_nothing(made, beam, seed, spread):
     """Whatever the model's certainty, for one query: as when all beams are advanced at once, and with fewer of them."""
-    from callslip.search import single as module
+    from callslip.search import beam_numpy as module
 
     widths, with_end, codes = made
     model = writer(widths, with_end=with_end, seed=seed)

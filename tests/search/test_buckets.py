@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import callslip
+from callslip.filters.filter import Filter
 from callslip.identifiers.table import END, Identifiers
 from callslip.methods import make
-from callslip.search import buckets
+from callslip.search import candidates
 from callslip.search.beam import Beams
-from callslip.search.filters import Filter
 
 QUICK = {"encoder": "scratch", "epochs": 5, "decoder_width": 32, "width": 4, "length": 1, "batch_size": 64}
 EIGHTHS = st.integers(-8, 8).map(lambda n: n / 8)  # few values, so that ties are common
@@ -68,7 +68,7 @@ def test_candidates_are_the_documents_of_the_codes(made):
     table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
     beams = beams_of(wrote, table)
     assert [code in codes for code in wrote] == (beams.nodes >= 0).tolist()
-    rows, beam = buckets.candidates(beams, table, mask)
+    rows, beam = candidates.candidates(beams, table, mask)
     assert list(zip(rows.tolist(), beam.tolist(), strict=True)) == plain_candidates(wrote, codes, mask)
 
 
@@ -78,10 +78,10 @@ def test_merged_is_the_plain_order(made, ranking, limit, data):
     codes, wrote, mask = made
     table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
     beams = beams_of(wrote, table, sorted(data.draw(st.lists(EIGHTHS, min_size=len(wrote), max_size=len(wrote))))[::-1])
-    rows, beam = buckets.candidates(beams, table, mask)
+    rows, beam = candidates.candidates(beams, table, mask)
     similarity = np.array(data.draw(st.lists(EIGHTHS, min_size=len(rows), max_size=len(rows))), np.float32)
     scores = {"bucket": None, "sum": beams.scores[beam] + 2 * similarity, "union": similarity}[ranking]
-    order, within = buckets.merged(rows, beam, scores, similarity, limit)
+    order, within = candidates.merged(rows, beam, scores, similarity, limit)
     assert order.tolist() == plain_order(rows, beam, scores, similarity, limit)
     assert within == sum(min(limit or len(rows), size) for size in np.bincount(beam))
 
@@ -93,7 +93,7 @@ def test_sizes_are_counts_of_the_documents_of_each_code(made):
     table = Identifiers([str(row) for row in range(len(codes))], np.array(codes))
     alive = np.ones(len(codes), bool) if mask is None else mask
     expected = [sum(own == code and there for own, there in zip(codes, alive, strict=True)) for code in wrote]
-    assert buckets.sizes(beams_of(wrote, table), table, alive).tolist() == [max(1, count) for count in expected]
+    assert candidates.sizes(beams_of(wrote, table), table, alive).tolist() == [max(1, count) for count in expected]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 from callslip import api
 from callslip.cli import main
 from callslip.errors import BadSetting
+from callslip.filters.filter import Filter
 from callslip.methods import make
-from callslip.search.filters import Filter
 
 QUICK = {"encoder": "scratch", "epochs": 5, "decoder_width": 32, "width": 4, "leaf": 3, "batch_size": 64}
 METHODS = ["bm25", "dsi-semantic"]

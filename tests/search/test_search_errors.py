@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from callslip.decoders.t5 import T5CodeWriter
+from callslip.decoders.writer import CodeWriter
 from callslip.errors import BadSetting, CallslipError, UnknownName
 from callslip.identifiers.table import Identifiers
-from callslip.model.seq2seq import CodeWriter
-from callslip.model.t5 import T5CodeWriter
 from callslip.search.beam import beam_search
 from callslip.search.exact import exact_search
 from callslip.search.trees import FreeTree

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from callslip import api
-from callslip.search.filters import Filter
-from callslip.search.ranges import Range
+from callslip.filters.filter import Filter
+from callslip.filters.ranges import Range
 
 
 def search(client, **body):

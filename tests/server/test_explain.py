@@ -10,13 +10,13 @@ import torch
 
 from callslip import api
 from callslip.corpus.documents import Query
+from callslip.decoders.writer import CodeWriter
+from callslip.filters.filter import Filter
 from callslip.identifiers import Identifiers
-from callslip.model.seq2seq import CodeWriter
 from callslip.search.beam import beam_search
 from callslip.search.exact import exact_search
-from callslip.search.filters import Filter
 from callslip.search.forced import forced_scores
-from callslip.search.watching import watched
+from callslip.search.observer import watched
 from callslip.server.errors import TooLate
 from callslip.server.explain import explain
 

@@ -9,7 +9,7 @@ import pytest
 
 from callslip.corpus.documents import Query
 from callslip.errors import BadSetting
-from callslip.search import watching
+from callslip.search import observer
 from callslip.server.errors import Busy, TooLate
 from callslip.server.inference import Asked, Inference
 from callslip.server.limits import Limits
@@ -28,7 +28,7 @@ class Gated:
     def search_batch(self, queries, k, filter, explain):
         self.began.release()
         assert self.go.acquire(timeout=10)
-        watch = watching.current()
+        watch = observer.current()
         watch(0, None, None)
         if any(query.text == "wrong" for query in queries):
             raise BadSetting("wrong")

@@ -72,7 +72,7 @@ def new_index(request):
     address, _ = request.getfixturevalue("postgres")
 
     def make(path, texts):
-        from callslip.storage.sharing import share_index
+        from callslip.storage.copies import share_index
 
         word_codes.make_index(path, texts)
         share_index(path, address)

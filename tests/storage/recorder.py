@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from callslip import durable
+from callslip.runtime import durable
 
 MODES = ("kept", "dropped", "torn early", "torn late", "zeroed", "names lost")
 

@@ -8,9 +8,10 @@ import pytest
 from recorder import MODES, Recorder, image
 from word_codes import contents, make_index
 
-from callslip import api, durable
+from callslip import api
 from callslip.corpus.documents import Document
 from callslip.errors import IndexCorrupt
+from callslip.runtime import durable
 from callslip.storage.check import check
 from callslip.storage.sqlite_store import SqliteStore
 

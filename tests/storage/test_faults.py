@@ -13,9 +13,10 @@ import pytest
 from counted_disk import CountedDisk
 from word_codes import contents, make_index, state_of
 
-from callslip import api, durable
+from callslip import api
 from callslip.corpus.documents import Document
 from callslip.errors import CallslipError
+from callslip.runtime import durable
 from callslip.storage.check import check
 
 TEXTS = {f"d{n}": f"text {n}" for n in range(12)}

@@ -68,7 +68,7 @@ class LivingIndex(RuleBasedStateMachine):
 
     @rule()
     def copy(self):
-        from callslip.storage.copying import copy_index
+        from callslip.storage.copies import copy_index
 
         copy_index(self.path, self.root / "copy")
         copied = api.load(self.root / "copy")

@@ -139,7 +139,7 @@ def test_a_server_that_restarts_is_found_again(postgres, tmp_path):
     """Crashed and restarted under two open indexes, one of them writing: what was acknowledged is there."""
     import word_codes
 
-    from callslip.storage.sharing import share_index
+    from callslip.storage.copies import share_index
 
     address, restart = postgres
     word_codes.make_index(tmp_path / "index", FIRST)
@@ -169,7 +169,7 @@ def test_a_server_that_restarts_is_found_again(postgres, tmp_path):
 def test_an_address_with_a_password_is_not_saved(postgres, tmp_path):
     import word_codes
 
-    from callslip.storage.sharing import share_index
+    from callslip.storage.copies import share_index
 
     word_codes.make_index(tmp_path / "index", FIRST)
     with pytest.raises(BadSetting, match="password"):

@@ -11,8 +11,8 @@ import numpy as np
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
 from callslip.identifiers.table import Identifiers
+from callslip.index.retriever import Found, Retriever
 from callslip.methods import METHODS, Method
-from callslip.retriever import Found, Retriever
 
 WIDTH = 5
 

@@ -20,8 +20,8 @@ import torch
 from counted_disk import CountedDisk
 from test_contract import quick
 
-from callslip import durable
 from callslip.errors import CallslipError, TrainingFailed, TrainingStopped
+from callslip.runtime import durable
 from callslip.training import batches
 from callslip.training.checkpoints import Checkpoints
 from callslip.training.loop import TrainingLog, train
@@ -364,7 +364,7 @@ def test_bad_numbers_leave_the_last_good_checkpoint(tmp_path):
 
 
 def test_a_full_disk_ends_the_fit_with_a_remedy(tmp_path, monkeypatch):
-    from callslip import durable
+    from callslip.runtime import durable
 
     first = Checkpoints(tmp_path / "t", every=0.0)
 

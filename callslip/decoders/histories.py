@@ -1,0 +1,266 @@
+"""Items and histories: vectors of items, and encoders that read a history of them.
+
+A history is a row of item numbers, [B, T]: 1 is the first item, and 0 fills it up on the right. An item is known by an
+embedding of its own, by its text's vector through a projection, or by both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from callslip.decoders.engines.weights import State
+from callslip.decoders.writer import Attention, CodeWriter, States
+from callslip.errors import BadSetting
+
+ItemKind = Literal["id", "text", "both"]
+HistoryKind = Literal["set", "sequence"]
+
+
+class ItemTable(nn.Module):
+    """A vector [dim] for each of `count` items.
+
+    Text vectors are no parameters and are not saved with the model: `set_texts` gives them, in the order of the items.
+    """
+
+    def __init__(self, count: int, dim: int, kind: ItemKind = "both", text_dim: int = 0) -> None:
+        super().__init__()
+        self.kind, self.dim = kind, dim
+        self.ids = nn.Embedding(count + 1, dim, padding_idx=0) if kind != "text" else None
+        self.project = nn.Linear(text_dim, dim, bias=False) if kind != "id" else None
+        if self.ids is not None:
+            nn.init.normal_(self.ids.weight, std=dim**-0.5)
+            with torch.no_grad():
+                self.ids.weight[0] = 0
+        self.register_buffer("trained", torch.ones(count + 1, dtype=torch.bool))
+        self.register_buffer("texts", torch.zeros(count + 1, text_dim), persistent=False)
+        self.trained: Tensor
+        self.texts: Tensor
+
+    @property
+    def count(self) -> int:
+        return len(self.trained) - 1
+
+    def set_texts(self, vectors: Tensor) -> None:
+        """The text vector of every item, [count, text_dim]."""
+        if self.project is None:
+            return
+        if vectors.shape != (self.count, self.project.in_features):
+            raise ValueError(f"{tuple(vectors.shape)} vectors for {self.count} items of {self.project.in_features}")
+        self.texts = functional.pad(vectors.to(self.trained.device, torch.float32), (0, 0, 1, 0))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Vectors of items by number, [..., dim]; that of 0 is 0."""
+        parts = []
+        if self.ids is not None:
+            parts.append(self.ids(numbers))
+        if self.project is not None:
+            parts.append(self.project(self.texts[numbers]))
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    def all(self) -> Tensor:
+        """Vectors of all items, [count, dim], in the order of their numbers."""
+        return self(torch.arange(1, self.count + 1, device=self.trained.device))
+
+    def known(self) -> Tensor:
+        """Which items a history may hold, [count]: where items are ids, only those that were trained."""
+        return self.trained[1:] if self.kind == "id" else torch.ones_like(self.trained[1:])
+
+    @torch.no_grad()
+    def extend(self, texts: Tensor) -> None:
+        """New items after the present ones. Nobody trained an embedding of theirs: they get the mean of the others."""
+        more = len(texts)
+        if self.ids is not None:
+            old = self.ids.weight
+            trained = old[1:][self.trained[1:]]
+            mean = trained.mean(dim=0) if len(trained) else old.new_zeros(self.dim)
+            self._embed(torch.cat([old, mean.expand(more, -1)]))
+        self.trained = torch.cat([self.trained, self.trained.new_zeros(more)])
+        if self.project is not None:
+            self.texts = torch.cat([self.texts, texts.to(self.texts)])
+
+    @torch.no_grad()
+    def keep(self, items: Tensor) -> None:
+        """Forget all items but these (counted from 0), and number them anew."""
+        rows = functional.pad(items.to(self.trained.device) + 1, (1, 0))
+        if self.ids is not None:
+            self._embed(self.ids.weight[rows])
+        self.trained = self.trained[rows]
+        if self.project is not None:
+            self.texts = self.texts[rows]
+
+    def _embed(self, weight: Tensor) -> None:
+        self.ids = nn.Embedding.from_pretrained(weight.clone(), freeze=False, padding_idx=0)
+
+
+@dataclass
+class Read:
+    """A batch of histories after they were read: one vector each [B, D], and the states [B, T, D] with their mask, if
+    they were kept. `members`: of sets, the numbers of their items, [B, T]."""
+
+    vector: Tensor
+    states: States | None = None
+    members: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.vector)
+
+    def __getitem__(self, some: slice) -> Read:
+        return Read(
+            self.vector[some],
+            None if self.states is None else self.states[some],
+            None if self.members is None else self.members[some],
+        )
+
+
+class HistoryEncoder(nn.Module):
+    """Reads histories. `sequence`: a causal transformer with positions, as SASRec; the vector is the state of the last
+    item. `set`: no order; the vector is a pool of the items by attention."""
+
+    def __init__(
+        self,
+        items: ItemTable,
+        kind: HistoryKind = "sequence",
+        *,
+        longest: int = 20,
+        layers: int = 2,
+        heads: int = 2,
+        dropout: float = 0.2,
+    ) -> None:
+        super().__init__()
+        dim = items.dim
+        if dim % heads:
+            raise BadSetting(f"histories {dim} wide are no multiple of {heads} heads", "Change history_width.")
+        self.items, self.kind, self.longest = items, kind, longest
+        self.dropout = nn.Dropout(dropout)
+        self.positions = nn.Embedding(longest, dim) if kind == "sequence" else None
+        self.begin = nn.LayerNorm(dim)
+        self.layers = nn.ModuleList(HistoryLayer(dim, heads, dropout) for _ in range(layers))
+        self.pool = nn.Linear(dim, 1) if kind == "set" else None
+        self.end = nn.LayerNorm(dim)
+        if self.positions is not None:
+            nn.init.normal_(self.positions.weight, std=0.02)
+        if self.pool is not None:
+            nn.init.zeros_(self.pool.weight)  # training begins with the mean
+            nn.init.zeros_(self.pool.bias)
+
+    def forward(self, numbers: Tensor) -> Read:
+        numbers = self.trimmed(numbers)
+        mask = numbers > 0
+        # A history of which nothing is known still needs something to attend to: its first place, which is 0.
+        seen = mask | (torch.arange(numbers.shape[1], device=numbers.device) == 0)
+        states = self.states(numbers, seen)
+        if self.pool is not None:
+            weights = self.pool(states).squeeze(-1).masked_fill(~seen, -torch.inf).softmax(dim=1)
+            vector = (weights.unsqueeze(-1) * states).sum(dim=1)
+        else:
+            last = (mask.sum(dim=1) - 1).clamp(min=0)
+            vector = states[torch.arange(len(states), device=states.device), last]
+        return Read(vector, States(states, seen), numbers if self.kind == "set" else None)
+
+    def states(self, numbers: Tensor, seen: Tensor) -> Tensor:
+        """A state for each item, [B, T, D]: in a sequence, of it and what came before; in a set, of all."""
+        x = self.items(numbers)
+        if self.positions is not None:
+            x = self.begin(x) + self.positions.weight[: x.shape[1]]
+        else:
+            x = self.begin(x)
+        x = self.dropout(x)
+        # Padding stands on the right, so a causal mask hides it from every item that counts.
+        shown = None if self.kind == "sequence" else seen[:, None, None, :]
+        for layer in self.layers:
+            x = layer(x, shown)
+        return self.end(x)
+
+    def at(self, numbers: Tensor, history: Tensor, place: Tensor) -> Tensor:
+        """Vectors of beginnings of sequences, all read in one go: of row `history` [n] up to `place` [n], [n, D]."""
+        if self.kind != "sequence":
+            raise ValueError("a set has no beginnings")
+        numbers = self.trimmed(numbers)
+        return self.states(numbers, numbers > 0)[history, place]
+
+    def trimmed(self, numbers: Tensor) -> Tensor:
+        """Without the padding that nobody needs."""
+        longest = int((numbers > 0).sum(dim=1).max()) if len(numbers) else 1
+        if longest > self.longest:
+            raise ValueError(f"a history of {longest} items, and {self.longest} can be read")
+        return numbers[:, : max(1, longest)]
+
+
+class HistoryLayer(nn.Module):
+    """Self-attention and feed-forward, each after its own layer norm; causal if no mask is given."""
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm, self.feed_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention = Attention(dim, heads)
+        self.feed = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * dim, dim))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, shown: Tensor | None = None) -> Tensor:
+        normed = self.attention_norm(x)
+        keys, values = self.attention.keys_values(normed)
+        x = x + self.dropout(self.attention.attend(normed, keys, values, causal=shown is None, seen=shown))
+        return x + self.dropout(self.feed(self.feed_norm(x)))
+
+
+class HistoryWriter(nn.Module):
+    """Reads histories and writes codes: the code writer attends to the encoder's states, or to what it makes of its one
+    vector."""
+
+    def __init__(self, encoder: HistoryEncoder, writer: CodeWriter) -> None:
+        super().__init__()
+        self.encoder, self.writer = encoder, writer
+
+    @property
+    def items(self) -> ItemTable:
+        return self.encoder.items
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.writer.widths
+
+    @property
+    def with_end(self) -> bool:
+        return self.writer.with_end
+
+    @property
+    def length(self) -> int:
+        return self.writer.length
+
+    @property
+    def heads(self) -> nn.ModuleList:
+        return self.writer.heads
+
+    def read(self, histories: Tensor | Read) -> Read:
+        """Histories that were read already stay as they are, so that several terms can share one reading."""
+        return histories if isinstance(histories, Read) else self.encoder(histories)
+
+    def memory(self, histories: Tensor | Read) -> Tensor | States:
+        """What the writer is given of histories."""
+        read = self.read(histories)
+        if self.writer.reads == "vector":
+            return read.vector
+        assert read.states is not None
+        return read.states
+
+    def forward(self, histories: Tensor | Read, codes: Tensor) -> list[Tensor]:
+        return self.writer(self.memory(histories), codes)
+
+    def hidden(self, histories: Tensor | Read, codes: Tensor) -> Tensor:
+        return self.writer.hidden(self.memory(histories), codes)
+
+    def start(self, histories: Tensor | Read) -> tuple[State, Tensor]:
+        return self.writer.start(self.memory(histories))
+
+    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
+        return self.writer.advance(state, parents, tokens)
+
+    @torch.no_grad()
+    def vectors(self, histories: Tensor, batch: int = 1024) -> Tensor:
+        """What is compared with the items' vectors, [B, D]."""
+        return torch.cat([self.encoder(some).vector for some in histories.split(batch)])

@@ -1,0 +1,339 @@
+"""T5 as a code writer: reads the query's text, writes a code. `t5-*`, `flan-t5-*` and `mt5-*`, by name or path.
+
+Tokens of codes are new tokens of T5's own vocabulary (`tokens`), rows of codebooks of their own (`codebooks`), or
+words that it has already (`words`). It is trained as transformers' module; to search, its weights are given to an
+engine, and the head computes the current level's outputs only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from callslip.decoders.engines.engine import EngineName, Searched, engine_for
+from callslip.decoders.engines.t5_weights import decoder_weights, encoder_weights
+from callslip.decoders.engines.weights import Engine, State
+from callslip.decoders.scores import ChildScores, SparseScores
+from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
+
+KINDS = ("t5", "mt5")
+WRITER, CODEBOOKS = "writer.json", "codebooks.safetensors"
+
+
+@dataclass
+class Tokens:
+    """A batch of tokenised texts, padded on the right: ids and the mask of what is not padding, both [B, S]."""
+
+    ids: Tensor
+    mask: Tensor
+
+    @classmethod
+    def padded(cls, rows: Sequence[Sequence[int]], filler: int) -> Tokens:
+        longest = max(map(len, rows), default=1)
+        ids = [[*row, *[filler] * (longest - len(row))] for row in rows]
+        mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+        both = (torch.tensor(values, dtype=torch.int64).view(len(rows), longest) for values in (ids, mask))
+        return cls(*both)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, some: slice) -> Tokens:
+        """Some of the texts, without the padding that only the others needed."""
+        ids, mask = self.ids[some], self.mask[some]
+        longest = max(1, int(mask.sum(dim=1).max())) if len(mask) else 1
+        return Tokens(ids[:, :longest], mask[:, :longest])
+
+    def to(self, device: torch.device) -> Tokens:
+        return Tokens(self.ids.to(device), self.mask.to(device))
+
+
+class T5CodeWriter(Searched):
+    """Writes codes of `widths` (tokens per level) for queries given as `Tokens`."""
+
+    def __init__(
+        self,
+        t5: Any,
+        widths: Sequence[int],
+        *,
+        codes: Literal["tokens", "codebooks", "words"] = "tokens",
+        with_end: bool = False,
+        normalise: Literal["level", "vocabulary", "children"] = "level",
+        vocabulary: Sequence[int] | None = None,
+        tokenizer: Any = None,
+        engine: EngineName = "auto",
+    ) -> None:
+        """`t5` is a transformers model. With `tokens`, its last sum(widths) tokens are the codes'. `normalise` says
+        what the probabilities of a level add up over: its outputs; T5's whole vocabulary, as transformers' own
+        `generate` has it; or nothing yet, because the search will renormalise over a node's children. With `words`,
+        token i of a code is word `vocabulary[i]`."""
+        super().__init__()
+        if t5.config.model_type not in KINDS:
+            raise Unsupported(
+                f"a {t5.config.model_type} checkpoint cannot write codes", f"Use a model of kind {' or '.join(KINDS)}."
+            )
+        for name, given, choices in (
+            ("codes", codes, ("tokens", "codebooks", "words")),
+            ("normalise", normalise, ("level", "vocabulary", "children")),
+            ("engine", engine, ("auto", "onnx", "torch")),
+        ):
+            if given not in choices:
+                raise UnknownName(name, str(given), choices)
+        if not len(widths) or min(widths) < 1:
+            raise BadSetting(f"widths {list(widths)}", "Give the number of tokens of each level, at least one.")
+        if normalise == "vocabulary" and codes == "codebooks":
+            raise BadSetting("codebooks have no place in T5's vocabulary", "Use normalise=level, or codes=tokens.")
+        self.t5, self.tokenizer = t5, tokenizer
+        self.widths = tuple(int(width) for width in widths)
+        self.codes, self.with_end, self.normalise = codes, with_end, normalise
+        self.scale = t5.config.d_model**-0.5 if getattr(t5.config, "scale_decoder_outputs", False) else 1.0
+        self.begin = int(getattr(t5.config, "decoder_start_token_id", None) or t5.config.pad_token_id or 0)
+        outputs = [width + with_end for width in self.widths]  # the last output of a level means: the code ends
+        if codes == "codebooks":
+            model = t5.config.d_model
+            self.embeddings = nn.ModuleList(nn.Embedding(n, model) for n in outputs[:-1])
+            self.heads = nn.ModuleList(nn.Linear(model, n, bias=False) for n in outputs)
+            for table in (*self.embeddings, *self.heads):
+                nn.init.normal_(cast(Tensor, table.weight), std=t5.config.initializer_factor * model**-0.5)
+        else:
+            for level, ids in enumerate(self._ids(vocabulary)):
+                self.register_buffer(f"ids_{level}", ids, persistent=False)
+        self.engine_name: EngineName = engine
+        self._heads: dict[tuple[int, int], Tensor] = {}
+
+    def _ids(self, vocabulary: Sequence[int] | None) -> list[Tensor]:
+        """The places of each level's tokens in T5's vocabulary; END is its end of sequence."""
+        size = self.t5.get_input_embeddings().num_embeddings
+        end = [self.t5.config.eos_token_id] if self.with_end else []
+        if self.codes == "words":
+            words = list(range(size)) if vocabulary is None else list(vocabulary)
+            if not words or min(words) < 0 or max(words) >= size or max(self.widths) > len(words):
+                raise BadSetting(f"codes of words do not fit into a vocabulary of {size} and {len(words)} words")
+            self.vocabulary: list[int] | None = words
+            return [torch.tensor(words[:width] + end) for width in self.widths]
+        first = size - sum(self.widths)
+        if first < 1:
+            raise BadSetting(
+                f"{sum(self.widths)} tokens of codes in a vocabulary of {size}", "Use T5CodeWriter.from_pretrained."
+            )
+        ids = []
+        for width in self.widths:
+            ids.append(torch.tensor([*range(first, first + width), *end]))
+            first += width
+        return ids
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> T5CodeWriter:
+        """From a checkpoint by name or folder, with room made in its vocabulary for the tokens of the codes."""
+        t5, tokenizer = _load_checkpoint(str(name))
+        if options.get("codes", "tokens") == "tokens":
+            size = max(t5.config.vocab_size, len(tokenizer))
+            t5.resize_token_embeddings(size + sum(widths), mean_resizing=False)
+        return cls(t5, widths, tokenizer=tokenizer, **options)
+
+    def tokenize(self, texts: Sequence[str], longest: int = 512) -> list[list[int]]:
+        """Ids of each text, at most `longest` of them, the end of sequence included."""
+        if not texts:
+            return []
+        ids = self.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        return [row or [self.t5.config.eos_token_id] for row in ids]
+
+    def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        return Tokens.padded(rows, int(self.t5.config.pad_token_id or 0))
+
+    @property
+    def length(self) -> int:
+        return len(self.widths)
+
+    def token_index(self, tokens: Tensor, level: int) -> Tensor:
+        """Tokens as the model numbers them: END (-1) is the level's last output."""
+        return torch.where(tokens < 0, self.widths[level], tokens) if self.with_end else tokens
+
+    def embed(self, tokens: Tensor, level: int) -> Tensor:
+        """What the decoder reads after a token of `level` was written."""
+        index = self.token_index(tokens, level)
+        if self.codes == "codebooks":
+            return cast(Tensor, self.embeddings[level](index))
+        return functional.embedding(self.get_buffer(f"ids_{level}")[index], self.t5.get_input_embeddings().weight)
+
+    def head(self, level: int) -> Tensor:
+        """The output weights of a level, [outputs, model]."""
+        if self.codes == "codebooks":
+            return cast(Tensor, self.heads[level].weight)
+        ids = self.get_buffer(f"ids_{level}")
+        table = self.t5.lm_head.weight
+        contiguous = self.codes == "tokens" and not self.with_end
+        return table[int(ids[0]) : int(ids[0]) + len(ids)] if contiguous else table[ids]
+
+    def forward(self, queries: Tokens, codes: Tensor) -> list[Tensor]:
+        """Teacher forcing: logits of every level, each [B, outputs of the level], given the true tokens before it."""
+        states = self.hidden(queries, codes)
+        return [functional.linear(states[:, level], self.head(level)) for level in range(self.length)]
+
+    def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
+        """Decoder states [B, L, model] under teacher forcing, scaled as the heads want them; those of the first n + 1
+        levels if codes have only n."""
+        self._engine = None  # the weights are about to change
+        before = [self._begin(len(codes))]
+        before += [self.embed(codes[:, level], level) for level in range(min(codes.shape[1], self.length - 1))]
+        read = self.t5.encoder(input_ids=queries.ids, attention_mask=queries.mask)
+        written = self.t5.decoder(
+            inputs_embeds=torch.stack(before, dim=1),
+            encoder_hidden_states=read.last_hidden_state,
+            encoder_attention_mask=queries.mask,
+            use_cache=False,
+        )
+        return cast(Tensor, written.last_hidden_state) * self.scale
+
+    def _begin(self, count: int) -> Tensor:
+        return self.t5.get_input_embeddings().weight[self.begin].expand(count, -1)
+
+    # The two verbs of search.
+
+    def start(self, queries: Tokens) -> tuple[State, Tensor | ChildScores]:
+        """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
+        engine = self._ready()
+        read = engine.encode(functional.embedding(queries.ids, self.t5.get_input_embeddings().weight), queries.mask)
+        state = engine.read(read, queries.mask)
+        return state, self._scores(engine.step(state, self._begin(len(queries.ids))[:, None], None), 0)
+
+    def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor | ChildScores:
+        """Write one token on each beam and give the next level's log-probabilities, [B, beams, outputs].
+
+        `parents` [B, beams] says which earlier beam each new beam continues; `tokens` [B, beams] what it writes.
+        """
+        level = state.written
+        return self._scores(self._ready().step(state, self.embed(tokens, level - 1), parents), level)
+
+    def _scores(self, hidden: Tensor, level: int) -> Tensor | ChildScores:
+        hidden = hidden * self.scale
+        if self.normalise == "children":
+            return SparseScores(hidden, self._kept_head(level))
+        if self.normalise == "level":
+            return functional.log_softmax(functional.linear(hidden, self._kept_head(level)), dim=-1)
+        everything = functional.linear(hidden, self.t5.lm_head.weight)
+        chosen = everything[..., self.get_buffer(f"ids_{level}")]
+        return chosen - everything.logsumexp(dim=-1, keepdim=True)
+
+    def _kept_head(self, level: int) -> Tensor:
+        """The output weights of a level, gathered once: those of 30,000 words are 60 MB."""
+        key = (self.widths[level], 0 if self.codes == "words" else level)  # every level has the same words
+        if key not in self._heads:
+            self._heads[key] = self.head(level).detach()
+        return self._heads[key]
+
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            self._heads.clear()
+            self._engine = engine_for(decoder_weights(self.t5), encoder_weights(self.t5), self.engine_name)
+        return self._engine
+
+    # Files.
+
+    def save(self, folder: Path) -> None:
+        """The checkpoint in transformers' layout, the codebooks if any, and what the codes look like."""
+        from safetensors.torch import save_file
+
+        with quiet():
+            self.t5.save_pretrained(folder)
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(folder)
+        own = {k: v.contiguous().cpu() for k, v in self.state_dict().items() if not k.startswith("t5.")}
+        if own:
+            save_file(own, folder / CODEBOOKS)
+        shape = {name: getattr(self, name) for name in ("widths", "codes", "with_end", "normalise")}
+        if self.codes == "words":
+            shape["vocabulary"] = self.vocabulary
+        (folder / WRITER).write_text(json.dumps(shape) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> T5CodeWriter:
+        """What `save` wrote."""
+        from safetensors.torch import load_file
+
+        try:
+            shape = json.loads((folder / WRITER).read_text(encoding="utf-8"))
+            t5, tokenizer = _load_checkpoint(str(folder))
+            writer = cls(t5, shape.pop("widths"), tokenizer=tokenizer, **shape)
+            if (folder / CODEBOOKS).is_file():
+                missing = writer.load_state_dict(load_file(folder / CODEBOOKS), strict=False).missing_keys
+                if any(not name.startswith("t5.") for name in missing):
+                    raise IndexCorrupt(folder / CODEBOOKS, f"{missing[0]} is missing")
+        except (OSError, ValueError, KeyError) as error:
+            raise IndexCorrupt(folder, f"the T5 writer cannot be read ({error})") from None
+        return writer.eval()
+
+
+def check_checkpoint(name: str) -> None:
+    """Refuse what is no T5 before hours of other work: only the small files are read."""
+    _checked(name, _read_config)
+
+
+def _load_checkpoint(name: str) -> tuple[Any, Any]:
+    _checked(name, _read_config)
+    return _checked(name, _read_all)
+
+
+def _read_config(name: str) -> None:
+    from transformers import AutoConfig
+
+    folder = Path(name)
+    if folder.is_dir() and not any((folder / file).is_file() for file in ("tokenizer.json", "spiece.model")):
+        # transformers would make up a tokenizer that knows no word
+        raise BadInput(folder, "holds no tokenizer: neither tokenizer.json nor spiece.model")
+    config = AutoConfig.from_pretrained(name)
+    if config.model_type not in KINDS:
+        raise Unsupported(
+            f"{name} is a {config.model_type} checkpoint, which cannot write codes", "Use a T5, such as t5-small."
+        )
+
+
+def _read_all(name: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    with quiet():
+        t5, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
+        missing = sorted(report["missing_keys"])
+        if missing:
+            raise BadInput(name, f"lacks {len(missing)} weights of a whole T5, {missing[0]} among them")
+        return t5.eval(), AutoTokenizer.from_pretrained(name)
+
+
+def _checked(name: str, read: Callable[[str], Any]) -> Any:
+    from safetensors import SafetensorError
+
+    try:
+        return read(name)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = "" if Path(name).exists() else "there is no such folder, and from the hub: "
+        raise CallslipError(
+            f"the T5 checkpoint {name!r} cannot be loaded ({where}{reason})",
+            "Give a T5 on the hub, or a folder with config.json, tokenizer, model.safetensors (pickles are not read).",
+        ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and reports, which are no part of our output."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

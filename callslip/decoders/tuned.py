@@ -1,0 +1,88 @@
+"""A code writer together with the encoder that it reads, so that the encoder's layers can be trained, too.
+
+The encoder is a copy: what made the documents' vectors stays as it was, and codes and similarities that were made of
+them stay true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from callslip.decoders.engines.weights import State
+from callslip.decoders.t5 import Tokens
+from callslip.decoders.writer import CodeWriter
+from callslip.encoders.encoder import TransformerEncoder, load_encoder
+from callslip.encoders.pooling import PooledModel
+from callslip.errors import Unsupported
+
+Trained = Literal["top", "all"]
+TOP = 2
+"""Layers that `top` trains."""
+
+
+class TunedWriter(nn.Module):
+    """Reads `Tokens`: the encoder gives their vector, the writer a code."""
+
+    def __init__(self, encoder: str, writer: CodeWriter, trained: Trained, max_length: int | None = None) -> None:
+        super().__init__()
+        loaded = load_encoder(encoder, device="cpu", max_length=max_length, backend="torch")
+        if not isinstance(loaded, TransformerEncoder):
+            raise Unsupported(f"the encoder {encoder!r} has no layers to train", "Use minilm, or train_encoder=none.")
+        self.tokens_of, self.filler, self.longest = loaded.tokens, loaded.pad_id, loaded.max_length
+        self.encoder: PooledModel = loaded.runner.model  # type: ignore[attr-defined]
+        self.writer = writer
+        for part in [self.encoder] if trained == "all" else layers_of(self.encoder)[-TOP:]:
+            part.requires_grad_(True)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.writer.widths
+
+    @property
+    def with_end(self) -> bool:
+        return self.writer.with_end
+
+    @property
+    def length(self) -> int:
+        return self.writer.length
+
+    @property
+    def heads(self) -> nn.ModuleList:
+        return self.writer.heads
+
+    def tokenize(self, texts: Sequence[str], longest: int = 512) -> list[list[int]]:
+        """Ids of each text, at most `longest` of them and no more than the encoder reads."""
+        cut = min(longest, self.longest)
+        # The last id of a text ends it; a text that is cut keeps it.
+        return [ids if len(ids) <= cut else [*ids[: cut - 1], ids[-1]] for ids in self.tokens_of(list(texts))]
+
+    def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        return Tokens.padded([row or [self.filler] for row in rows], self.filler)
+
+    def vectors(self, texts: Tokens) -> Tensor:
+        """Unit vectors [B, dim], as the encoder gives them."""
+        return functional.normalize(self.encoder(texts.ids, texts.mask), dim=-1)
+
+    def forward(self, queries: Tokens, codes: Tensor) -> list[Tensor]:
+        return self.writer(self.vectors(queries), codes)
+
+    def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
+        return self.writer.hidden(self.vectors(queries), codes)
+
+    def start(self, queries: Tokens) -> tuple[State, Tensor]:
+        return self.writer.start(self.vectors(queries))
+
+    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
+        return self.writer.advance(state, parents, tokens)
+
+
+def layers_of(model: nn.Module) -> Sequence[nn.Module]:
+    """A transformer's layers, bottom to top: the longest list of modules in it."""
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    if not lists:
+        raise Unsupported("the encoder's layers are not to be found", "Use train_encoder=all.")
+    return max((list(one) for one in lists), key=len)

@@ -1,0 +1,235 @@
+"""Encoders: texts in, L2-normalised float32 vectors out.
+
+`load_encoder` takes a spec (`minilm`, `granite`, `scratch`, a folder, a name on the hub) and gives an `Encoder`. Its
+`fingerprint` names all that a vector depends on, so that vectors can be cached and never mixed. torch is imported
+only by the encoders that run on it.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from callslip.encoders.pretrained import Checkpoint, open_checkpoint
+from callslip.encoders.scratch import HashedWords, scratch_settings
+from callslip.errors import BadSetting, CallslipError, UnknownName
+from callslip.runtime import threads
+
+BACKENDS = ("auto", "torch", "onnx")
+
+FLOAT = frozenset({"granite"})
+"""Encoders that "auto" leaves in float32: int8 cost granite 0.006 nDCG@10 on a part of SciFact, MiniLM nothing."""
+WINDOW = 8192
+"""Texts that are tokenised and sorted together: enough to pad little, few enough to hold."""
+SHORT = 64
+"""Tokens of a batch that one thread encodes as fast as two, and undisturbed by other processes."""
+CHARACTERS_PER_TOKEN = 100
+"""A text is cut to this many characters per token before it is tokenised: megabytes would be read for nothing."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Runner(Protocol):
+    """Runs one padded batch: ids and mask, int64 [b, t], to unnormalised vectors [b, dim]."""
+
+    precision: str
+    """What the arithmetic is, as part of the fingerprint."""
+    batch_tokens: int
+    """The most tokens, padding counted, that one call should hold; a single text may exceed it."""
+
+    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray: ...
+
+
+class Encoder(ABC):
+    """Texts to L2-normalised vectors."""
+
+    name: str
+    dim: int
+    max_length: int
+    """Tokens of a text that are read; the rest is cut off."""
+    fingerprint: str
+    """Names weights, pooling, length and precision: equal fingerprints give equal vectors."""
+    backend: str = "none"
+    worth_caching: bool = True
+
+    def encode(self, texts: Sequence[str], *, batch_size: int = 32, progress: str | None = None) -> np.ndarray:
+        """float32 [n, dim], row i for text i. `progress` is the description of a bar, None shows none."""
+        if isinstance(texts, str):
+            raise BadSetting("encode() takes a list of texts, not one string", "Write encode([text]).")
+        if batch_size < 1:
+            raise BadSetting(f"batch_size is {batch_size}", "Give 1 or more.")
+        vectors = np.empty((len(texts), self.dim), np.float32)
+        if progress is None:
+            for rows, found in self._batches(texts, batch_size):
+                vectors[rows] = found
+        else:
+            from callslip.runtime.progress import bar
+
+            with bar() as display:
+                task = display.add_task(progress, total=len(texts), note="")
+                for rows, found in self._batches(texts, batch_size):
+                    vectors[rows] = found
+                    display.advance(task, len(rows))
+        return self._normalised(vectors)
+
+    def _normalised(self, vectors: np.ndarray) -> np.ndarray:
+        if not np.isfinite(vectors).all():
+            raise CallslipError(
+                f"the encoder {self.name!r} gave vectors that are not finite", "Its weights are broken: use another."
+            )
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+    @abstractmethod
+    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+        """Rows and their unnormalised vectors, in any order, each row once."""
+
+    def __repr__(self) -> str:
+        return f"Encoder({self.name!r}, dim={self.dim}, max_length={self.max_length}, backend={self.backend!r})"
+
+
+class TransformerEncoder(Encoder):
+    """A transformer checkpoint on a runner (torch, or an exported graph)."""
+
+    def __init__(self, checkpoint: Checkpoint, runner: Runner, max_length: int, backend: str) -> None:
+        self.name, self.dim, self.max_length, self.backend = checkpoint.name, checkpoint.dim, max_length, backend
+        self.fingerprint = (
+            f"weights={checkpoint.weights[:32]} pooling={checkpoint.pooling} max_length={max_length} {runner.precision}"
+        )
+        self.runner, self.pad_id = runner, checkpoint.pad_id
+        self.tokenizer = checkpoint.tokenizer
+        # Set once and never again: the tokenizer is shared by threads, and changing it while one reads it fails.
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(max_length)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids with the model's special tokens, cut to `max_length`."""
+        limit = self.max_length * CHARACTERS_PER_TOKEN
+        # A lone surrogate is no Unicode text, and the tokenizer refuses it.
+        clean = [_SURROGATES.sub("\ufffd", text[:limit]) for text in texts]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
+
+    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+        for start in range(0, len(texts), WINDOW):
+            ids = self.tokens(texts[start : start + WINDOW])
+            for rows in batches_by_length([len(one) for one in ids], batch_size, self.runner.batch_tokens):
+                yield [start + row for row in rows], self.runner(*padded([ids[row] for row in rows], self.pad_id))
+
+
+class ScratchEncoder(Encoder):
+    """The hashed words of `scratch.py`."""
+
+    backend = "numpy"
+    worth_caching = False
+
+    def __init__(self, spec: str, max_length: int) -> None:
+        settings = scratch_settings(spec)
+        self.name, self.dim, self.max_length = spec, settings["dim"], max_length
+        self.words = HashedWords(**settings)
+        listed = " ".join(f"{key}={value}" for key, value in settings.items())
+        self.fingerprint = f"scratch {listed} max_length={max_length}"
+
+    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+        for start in range(0, len(texts), batch_size):
+            part = texts[start : start + batch_size]
+            yield list(range(start, start + len(part))), self.words.vectors(part, self.max_length)
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: int, batch_tokens: int) -> Iterator[list[int]]:
+    """Rows in batches of similar length, longest first: at most `batch_size` rows and, once padded to the
+    longest of them, at most `batch_tokens` tokens (a row longer than that has a batch of its own)."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    start = 0
+    while start < len(order):
+        size = max(1, min(batch_size, batch_tokens // max(1, lengths[order[start]])))
+        yield order[start : start + size]
+        start += size
+
+
+def padded(ids: Sequence[Sequence[int]], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids padded on the right to the longest, and the mask of what is not padding; int64 [b, t] both."""
+    longest = max(1, max(len(one) for one in ids))
+    out = np.full((len(ids), longest), pad_id, np.int64)
+    mask = np.zeros((len(ids), longest), np.int64)
+    for row, one in enumerate(ids):
+        out[row, : len(one)] = one
+        mask[row, : len(one)] = 1
+    # A tokenizer that adds no special tokens gives an empty text no token at all: let it read one padding.
+    mask[:, 0] = 1
+    return out, mask
+
+
+class TorchRunner:
+    """The model in float32 on one device."""
+
+    precision = "fp32"
+
+    def __init__(self, model: Any, pooling: str, device: Any) -> None:
+        from callslip.encoders.pooling import PooledModel
+
+        self.device = device
+        self.model = PooledModel(model, pooling).to(device).eval().requires_grad_(False)
+        # On a CPU a large batch only falls out of the caches; a GPU wants it.
+        self.batch_tokens = 2048 if device.type == "cpu" else 65_536
+
+    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        import torch
+
+        few = threads.one() if ids.size <= SHORT and self.device.type == "cpu" else nullcontext()
+        with torch.inference_mode(), few:
+            found = self.model(torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device))
+            return found.float().cpu().numpy()
+
+
+def load_encoder(
+    spec: str = "minilm", *, device: Any = None, max_length: int | None = None, backend: str = "auto"
+) -> Encoder:
+    """The encoder that `spec` names: `minilm` (embedded), `granite`, `scratch[:dim=64,…]`, a folder, or a hub name.
+
+    `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and kept in the
+    cache folder; "auto" takes the graph where onnxruntime is installed and the device is a CPU.
+    """
+    if backend not in BACKENDS:
+        raise UnknownName("encoder backend", backend, BACKENDS)
+    if max_length is not None and max_length < 3:
+        raise BadSetting(f"max_length is {max_length}", "Give at least 3: a text has two special tokens of its own.")
+    if spec == "scratch" or spec.startswith("scratch:"):
+        return ScratchEncoder(spec, max_length or 256)
+    _check_name(spec)
+    checkpoint = open_checkpoint(spec)
+    length = max_length or checkpoint.default_length
+    if length > checkpoint.longest:
+        raise BadSetting(f"max_length is {length}", f"The encoder {spec!r} reads at most {checkpoint.longest} tokens.")
+    runner, chosen = _choose_runner(checkpoint, device, backend)
+    return TransformerEncoder(checkpoint, runner, length, chosen)
+
+
+def _check_name(spec: str) -> None:
+    """A bare word that is neither an encoder of ours nor a folder is a slip, not a name on the hub."""
+    from pathlib import Path
+
+    if spec not in {"minilm", "granite"} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
+        known = ["minilm", "granite", "scratch", "the path of a folder", "OWNER/NAME on the hub"]
+        raise UnknownName("encoder", spec, known)
+
+
+def _choose_runner(checkpoint: Checkpoint, device: Any, backend: str) -> tuple[Runner, str]:
+    from callslip.encoders import int8
+
+    if backend == "onnx" or (backend == "auto" and checkpoint.name not in FLOAT and int8.suits(device)):
+        try:
+            return int8.open_runner(checkpoint), "onnx"
+        except int8.ExportFailed as error:
+            if backend == "onnx":
+                raise
+            import warnings
+
+            warnings.warn(f"{error.problem}; running it in torch instead", stacklevel=3)
+    from callslip.runtime.device import best_device
+
+    where = best_device(None if device is None else str(device))
+    return TorchRunner(checkpoint.load_model(), checkpoint.pooling, where), "torch"

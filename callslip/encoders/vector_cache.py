@@ -1,0 +1,226 @@
+"""A cache of vectors on disk, so that no text is encoded twice.
+
+One SQLite file holds rows of (key, checksum, vector): the key is a hash of the encoder's fingerprint and the text, so
+a vector is found by what it was made of, whatever corpus or run it came from, and texts themselves are not stored.
+Several processes may read and write at once (WAL). A row that is not what it should be is encoded again: a cache
+may be slow, never wrong, and its failure never stops the work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.errors import CallslipError
+
+CHUNK = 256
+"""Texts encoded between two writes: an interrupted run loses at most this many."""
+_READ = 500
+_LOCK_WAIT = 60.0
+
+
+def cache_folder() -> Path | None:
+    """$CALLSLIP_CACHE, or the user's cache folder; None when the cache is switched off (CALLSLIP_CACHE=off)."""
+    stated = os.environ.get("CALLSLIP_CACHE", "")
+    if stated.lower() == "off":
+        return None
+    if stated:
+        return Path(stated).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callslip"
+
+
+def feature_key(fingerprint: str, text: str) -> bytes:
+    """What a vector is filed under."""
+    digest = hashlib.blake2b(fingerprint.encode(), digest_size=20)
+    digest.update(b"\0")
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    return digest.digest()
+
+
+class FeatureCache:
+    """Vectors by key in `path`/features.sqlite; without a path, in the user's cache folder or nowhere if it is off."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        folder = Path(path) if path is not None else cache_folder()
+        self.file = folder / "features.sqlite" if folder is not None else None
+        self._connection: sqlite3.Connection | None = None
+        self._owner = 0
+        self._lock = threading.RLock()
+        if path is not None:
+            self._try(lambda connection: None, None, stated=True)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether vectors are kept at all."""
+        return self.file is not None
+
+    def get(self, keys: Sequence[bytes], dim: int) -> dict[bytes, np.ndarray]:
+        """The vectors that are there and sound, by key."""
+
+        def read(connection: sqlite3.Connection) -> dict[bytes, np.ndarray]:
+            found: dict[bytes, np.ndarray] = {}
+            for start in range(0, len(keys), _READ):
+                part = keys[start : start + _READ]
+                marks = ",".join("?" * len(part))
+                rows = connection.execute(f"SELECT key, checksum, vector FROM vectors WHERE key IN ({marks})", part)
+                for key, checksum, vector in rows:
+                    if isinstance(vector, bytes) and len(vector) == 4 * dim and _checksum(key, vector) == checksum:
+                        found[key] = np.frombuffer(vector, "<f4")
+            return found
+
+        return self._try(read, {})
+
+    def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
+        """Keep row i of `vectors` under key i, in one transaction."""
+        blobs = [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]
+        rows = [(key, _checksum(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
+
+        def write(connection: sqlite3.Connection) -> None:
+            with connection:
+                connection.executemany("INSERT OR REPLACE INTO vectors (key, checksum, vector) VALUES (?, ?, ?)", rows)
+
+        self._try(write, None)
+
+    def __len__(self) -> int:
+        return self._try(lambda connection: int(connection.execute("SELECT count(*) FROM vectors").fetchone()[0]), 0)
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        assert self.file is not None
+        # A connection must not cross a fork: the child opens its own.
+        if self._connection is not None and self._owner == os.getpid():
+            return self._connection
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.file, timeout=_LOCK_WAIT, check_same_thread=False)
+        try:
+            _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._owner = connection, os.getpid()
+        return connection
+
+    def _try(self, work: Any, otherwise: Any, *, stated: bool = False) -> Any:
+        """Run `work` on the open file. A broken file is put aside and begun anew; a failure switches the cache off,
+        or, when the user `stated` the path just now, is the user's to know."""
+        with self._lock:
+            for again in (True, False):
+                if self.file is None:
+                    return otherwise
+                try:
+                    return work(self._open())
+                except (sqlite3.Error, OSError) as error:
+                    self.close()
+                    if again and _is_broken(error):
+                        self._put_aside()
+                    elif stated:
+                        raise CallslipError(
+                            f"{self.file}: the feature cache cannot be used ({error})",
+                            "Give a folder you can write to.",
+                        ) from None
+                    else:
+                        warnings.warn(f"{self.file}: the feature cache is off now ({error})", stacklevel=4)
+                        self.file = None
+        return otherwise
+
+    def _put_aside(self) -> None:
+        assert self.file is not None
+        aside = self.file.with_name(f"{self.file.name}.broken-{time.time_ns()}")
+        warnings.warn(
+            f"{self.file}: the feature cache is damaged; begun anew, the old file is {aside.name}", stacklevel=5
+        )
+        for suffix in ("-wal", "-shm"):
+            self.file.with_name(self.file.name + suffix).unlink(missing_ok=True)
+        try:
+            self.file.replace(aside)
+        except OSError:
+            self.file.unlink(missing_ok=True)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    # NORMAL: a power cut may lose the last writes, never the file; for a cache that is the right price.
+    connection.text_factory = bytes  # a blob that was overwritten as text must be read, and found wrong
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, checksum INTEGER NOT NULL, vector BLOB NOT NULL)"
+    )
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether SQLite says that the file itself is damaged, not busy, full or forbidden."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and (code & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _checksum(key: bytes, vector: bytes) -> int:
+    # With the key in it, a vector that has strayed to another row is found out too.
+    return zlib.crc32(vector, zlib.crc32(key))
+
+
+_shared: dict[Path | None, FeatureCache] = {}
+
+
+def shared_cache() -> FeatureCache:
+    """The user's cache, opened once per process."""
+    folder = cache_folder()
+    if folder not in _shared or (folder is not None and not _shared[folder].enabled):
+        _shared[folder] = FeatureCache()
+    return _shared[folder]
+
+
+def cached_encode(
+    encoder: Any,
+    texts: Sequence[str],
+    cache: FeatureCache | None = None,
+    progress: str | None = None,
+    *,
+    batch_size: int = 32,
+) -> np.ndarray:
+    """`encoder.encode(texts)`, with every distinct text encoded at most once, ever.
+
+    New vectors are written every few hundred texts, so a run that was interrupted goes on where it stopped.
+    """
+    cache = shared_cache() if cache is None else cache
+    if not texts or not cache.enabled or not getattr(encoder, "worth_caching", True):
+        return encoder.encode(texts, batch_size=batch_size, progress=progress)
+    keys = [feature_key(encoder.fingerprint, text) for text in texts]
+    text_of = dict(zip(keys, texts))
+    known = cache.get(list(text_of), encoder.dim)
+    for part in _chunks([key for key in text_of if key not in known], text_of, progress):
+        vectors = encoder.encode([text_of[key] for key in part], batch_size=batch_size)
+        cache.put(part, vectors)
+        known.update(zip(part, vectors))
+    return np.stack([known[key] for key in keys]).astype(np.float32, copy=False)
+
+
+def _chunks(missing: list[bytes], text_of: dict[bytes, str], progress: str | None) -> Iterator[list[bytes]]:
+    """The missing keys, longest texts first so that a chunk pads little, under a bar if one is asked for."""
+    order = sorted(missing, key=lambda key: -len(text_of[key]))
+    parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+    if progress is None or not parts:
+        yield from parts
+        return
+    from callslip.runtime.progress import bar
+
+    with bar() as display:
+        task = display.add_task(progress, total=len(order), note="")
+        for part in parts:
+            yield part
+            display.advance(task, len(part))

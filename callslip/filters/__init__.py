@@ -1,0 +1,1 @@
+"""Filters: which documents a search may return, and the masks that they become."""

@@ -1,0 +1,160 @@
+"""Filters: which documents a search may return.
+
+A filter is applied before ranking (as a mask over rows, or over the trie's nodes), never to a finished list,
+so a search under a filter still returns k hits when k documents match. `Filter.accepts` is the plain meaning of a
+filter; `search/masks.py` gives the same answer from an index of the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Document
+from callslip.errors import BadSetting
+from callslip.filters.ranges import Range
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Documents must satisfy every part that is given."""
+
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata: a value must be equal, or equal as text (2020 and "2020"), or lie in a `Range`; a list, tuple or set
+    holds the allowed values and ranges. Lists in the document's metadata match if any element does; null never does."""
+    where_not: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata that a document must not have, written as in `where`. Documents without the field are accepted."""
+    allow: frozenset[str] | None = None
+    """Only these doc_ids."""
+    deny: frozenset[str] = frozenset()
+    """None of these doc_ids."""
+    predicate: Callable[[Document], bool] | None = None
+    """Any Python test of a document. Its answers are kept, so it must always say the same of the same document."""
+
+    def __post_init__(self) -> None:
+        for name in ("allow", "deny"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise BadSetting(f"the filter's {name} is the string {given!r}", "Give a set or list of doc_ids.")
+            if given is not None:
+                object.__setattr__(self, name, frozenset(given))
+
+    def accepts(self, document: Document) -> bool:
+        if document.doc_id in self.deny or (self.allow is not None and document.doc_id not in self.allow):
+            return False
+        if not all(_matches(document.metadata.get(key), wanted) for key, wanted in self.where.items()):
+            return False
+        if any(_matches(document.metadata.get(key), unwanted) for key, unwanted in self.where_not.items()):
+            return False
+        return self.predicate is None or bool(self.predicate(document))
+
+    def mask(self, documents: Iterable[Document]) -> np.ndarray:
+        """One boolean per document, in order."""
+        return np.fromiter((self.accepts(document) for document in documents), dtype=bool)
+
+    @property
+    def fields(self) -> list[str]:
+        """The metadata fields that this filter reads."""
+        return list(dict.fromkeys([*self.where, *self.where_not]))
+
+    @property
+    def empty(self) -> bool:
+        """Whether it accepts every document because no part is given."""
+        return not (self.where or self.where_not or self.deny) and self.allow is None and self.predicate is None
+
+    def key(self) -> Hashable | None:
+        """Equal for filters with the same parts. None if a part cannot be hashed: then nothing is kept for it."""
+        try:
+            conditions = [
+                frozenset((name, _frozen(value)) for name, value in part.items())
+                for part in (self.where, self.where_not)
+            ]
+            key = (*conditions, self.allow, self.deny, self.predicate)
+            hash(key)
+        except TypeError:
+            return None
+        return key
+
+
+def choices(wanted: Any) -> Iterable[Any]:
+    """The allowed values of a condition: one, or those of a list, tuple or set. None matches nothing."""
+    several = wanted if isinstance(wanted, (list, tuple, set, frozenset)) else (wanted,)
+    return [value for value in several if value is not None]
+
+
+def elements(value: Any) -> Iterable[Any]:
+    """What a document's metadata offers to match: the value, or the elements of a list; never null."""
+    if value is None:
+        return ()
+    return [one for one in value if one is not None] if isinstance(value, (list, tuple)) else (value,)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """How a value may be written. Two values match if they are equal or share a text."""
+    if type(value) is str:
+        return (value,)
+    if isinstance(value, bool):
+        return (str(value), str(value).lower())  # as in Python and as in JSON
+    if isinstance(value, str):
+        return (str(value), str.__str__(value))  # an enumeration's name and its content
+    return (str(value),)
+
+
+def _matches(value: Any, wanted: Any) -> bool:
+    return any(_equal(present, allowed) for present in elements(value) for allowed in choices(wanted))
+
+
+def _equal(present: Any, allowed: Any) -> bool:
+    if isinstance(allowed, Range):
+        return allowed.holds(present)
+    return present == allowed or not set(texts(present)).isdisjoint(texts(allowed))
+
+
+def _frozen(value: Any) -> Hashable:
+    """A value as part of a key: 1, 1.0 and True are equal in Python, but as filters they match different texts."""
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_frozen, value))
+    if isinstance(value, (set, frozenset)):
+        return type(value), frozenset(map(_frozen, value))
+    if isinstance(value, Mapping):
+        return type(value), tuple((name, _frozen(inner)) for name, inner in value.items())
+    return type(value), str(value), value
+
+
+def parse_where(conditions: list[str]) -> Filter | None:
+    """`["lang=en,de", "year=2018..2022", "year!=2020"]` -> a filter; repeated keys add values."""
+    where: dict[str, list[str | Range]] = {}
+    where_not: dict[str, list[str | Range]] = {}
+    for condition in conditions:
+        key, sign, values = condition.partition("=")
+        target = where_not if key.endswith("!") else where
+        key = key.removesuffix("!")
+        if not sign or not key:
+            raise BadSetting(
+                f"cannot read the filter {condition!r}",
+                "Write it as field=value, field=value,value, field=low..high or field!=value.",
+            )
+        target.setdefault(key, []).extend(Range.parse(value) or value for value in values.split(","))
+    return Filter(where=where, where_not=where_not) if conditions else None
+
+
+def group_by_filter(
+    filter: Filter | Sequence[Filter | None] | None, queries: int
+) -> list[tuple[Filter | None, list[int]]]:
+    """Filters, each with the numbers of the queries that it is for: equal filters are searched together."""
+    if filter is None or isinstance(filter, Filter):
+        return [(filter, list(range(queries)))]
+    if not isinstance(filter, Sequence) or not all(one is None or isinstance(one, Filter) for one in filter):
+        raise BadSetting(
+            f"{filter!r} is not a filter", "Give a Filter, or a list with a Filter or None for each query."
+        )
+    if len(filter) != queries:
+        raise BadSetting(f"{len(filter)} filters for {queries} queries", "Give one filter for all, or one per query.")
+    groups: dict[Hashable, tuple[Filter | None, list[int]]] = {}
+    for number, one in enumerate(filter):
+        key = None if one is None else one.key() or id(one)
+        groups.setdefault(key, (one, []))[1].append(number)
+    return list(groups.values())

@@ -1,0 +1,96 @@
+"""Masks: the rows that a filter leaves, computed once and kept while nothing changes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from callslip.corpus.documents import Document
+from callslip.filters.filter import Filter
+from callslip.filters.metadata import MetadataIndex
+
+KEPT = 16
+"""How many filters' masks are kept: an interface has a few; one byte per document each."""
+
+FEW = 8
+"""A predicate reads documents one by one if at most one in so many is left, and else walks through all."""
+
+
+class Source(Protocol):
+    """What masks need of an index's documents."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Document]: ...
+    def rows(self, rows: Sequence[int]) -> list[Document]: ...
+    def metadata(self) -> Iterator[Mapping[str, Any]]: ...
+
+
+class Masks:
+    """Masks over the rows of one set of documents. New documents need a new object; deletions, `forget`."""
+
+    def __init__(self, documents: Source) -> None:
+        self._documents = documents
+        self._metadata = MetadataIndex(documents.metadata, len(documents))
+        self._kept: OrderedDict[Hashable, np.ndarray | None] = OrderedDict()
+        self._lock = threading.RLock()  # a server searches from several threads; one of them builds the index
+
+    def of(
+        self, filter: Filter | None, alive: np.ndarray, row_of: Callable[[], Mapping[str, int]]
+    ) -> np.ndarray | None:
+        """Rows that are alive and accepted, read-only; None means all. The same array for the same filter."""
+        filter = None if filter is None or filter.empty else filter
+        key = None if filter is None else filter.key()
+        with self._lock:
+            if filter is not None and key is None:
+                return self._make(filter, alive, row_of)
+            if key not in self._kept:
+                self._kept[key] = self._make(filter, alive, row_of)
+            self._kept.move_to_end(key)
+            mask = self._kept[key]
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+            return mask
+
+    def forget(self) -> None:
+        """Drop finished masks after a deletion. The index of the metadata stays: it knows nothing of deletions."""
+        with self._lock:
+            self._kept.clear()
+
+    def _make(
+        self, filter: Filter | None, alive: np.ndarray, row_of: Callable[[], Mapping[str, int]]
+    ) -> np.ndarray | None:
+        if filter is None and alive.all():
+            return None
+        mask = alive.copy()
+        if filter is not None:
+            if filter.fields:
+                mask &= self._metadata.mask(filter)
+            if filter.allow is not None:
+                allowed = np.zeros(len(mask), dtype=bool)
+                allowed[_rows(filter.allow, row_of())] = True
+                mask &= allowed
+            if filter.deny:
+                mask[_rows(filter.deny, row_of())] = False
+            if filter.predicate is not None:
+                self._ask(filter.predicate, mask)
+        mask.flags.writeable = False
+        return mask
+
+    def _ask(self, predicate: Callable[[Document], bool], mask: np.ndarray) -> None:
+        """Clear the rows that the predicate refuses. It sees only documents that everything else accepts."""
+        left: list[int] = np.flatnonzero(mask).tolist()
+        if len(left) * FEW <= len(mask):
+            for row, document in zip(left, self._documents.rows(left), strict=True):
+                mask[row] = bool(predicate(document))
+            return
+        for row, document in enumerate(self._documents):
+            if mask[row]:
+                mask[row] = bool(predicate(document))
+
+
+def _rows(doc_ids: frozenset[str], row_of: Mapping[str, int]) -> np.ndarray:
+    return np.array([row_of[doc_id] for doc_id in doc_ids if doc_id in row_of], dtype=np.int64)

@@ -1,0 +1,90 @@
+"""Several retrievers over one corpus whose lists become one: fitted, saved, grown and asked together.
+
+A subclass says what its parts are and how their lists are merged; the hybrid and the forest stand on it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip import settings as settings_of
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.index.retriever import Found, Retriever
+from callslip.storage.rows import Parts
+
+PART = "part.json"
+
+
+class Ensemble(Retriever):
+    """Asks all its parts."""
+
+    parts: list[Retriever]
+
+    def remade(self, method: str, values: dict[str, Any]) -> Retriever:
+        """A part that was saved under this name and with these settings, not yet loaded."""
+        raise NotImplementedError
+
+    def depth(self, k: int) -> int:
+        """How many hits each part is asked for, where k are wanted."""
+        return k
+
+    def merged(self, rankings: list[Found], explain: bool) -> Found:
+        """The parts' lists for one query as one."""
+        raise NotImplementedError
+
+    @property
+    def reads_histories(self) -> bool:
+        return all(part.reads_histories for part in self.parts)
+
+    def could_read(self, *, histories: bool) -> bool:
+        return all(part.could_read(histories=histories) for part in self.parts)
+
+    def _fit(self, corpus: Corpus) -> None:
+        for number, part in enumerate(self.parts):
+            part.fit(corpus, self.checkpoints and self.checkpoints.part(f"{number}-{part.method}"))
+
+    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        for part in self.parts:
+            part._row_of, part._alive = self.row_of(), self._alive  # what is deleted here is deleted there
+        lists = [part._search(queries, self.depth(k), mask, explain) for part in self.parts]
+        return [self.merged([ranking[number] for ranking in lists], explain) for number in range(len(queries))]
+
+    def _prepare(self, documents: list[Document]) -> Parts:
+        made = [part._prepare(documents) for part in self.parts]
+        return {f"{number}.{name}": value for number, one in enumerate(made) for name, value in one.items()}
+
+    def _extend(self, documents: list[Document], parts: Parts) -> None:
+        for number, part in enumerate(self.parts):
+            part._documents = self._documents
+            mine = f"{number}."
+            part._extend(documents, {k.removeprefix(mine): v for k, v in parts.items() if k.startswith(mine)})
+
+    def _keep(self, rows: np.ndarray) -> None:
+        for part in self.parts:
+            part._documents = self._documents
+            part._keep(rows)
+
+    def _codes(self) -> np.ndarray | None:
+        return next((codes for part in self.parts if (codes := part._codes()) is not None), None)
+
+    def _save(self, folder: Path) -> None:
+        for place, part in zip(self._places(folder), self.parts, strict=True):
+            place.mkdir()
+            what = {"method": part.method, "settings": settings_of.to_dict(part.settings)}
+            (place / PART).write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
+            part._save(place)
+
+    def _load(self, folder: Path) -> None:
+        places = self._places(folder)
+        described = [json.loads((place / PART).read_text(encoding="utf-8")) for place in places]
+        self.parts = [self.remade(what["method"], what["settings"]) for what in described]
+        for part, place in zip(self.parts, places, strict=True):
+            part._remember(self.documents)
+            part._load(place)
+
+    def _places(self, folder: Path) -> list[Path]:
+        return [folder / f"{number}-{part.method}" for number, part in enumerate(self.parts)]

@@ -1,0 +1,90 @@
+"""The model of ASI: an encoder's head, an indexer that gives texts codes, and a writer that writes them, in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from callslip.decoders.engines.weights import State
+from callslip.decoders.writer import CodeWriter
+
+NARROW = -11.0
+"""Logarithm of the variance that representations begin with: of 384 dimensions, noise of a twelfth of the unit vector.
+Four and a half times as much (-8) made codes coarser."""
+
+
+class GaussianHead(nn.Module):
+    """What an encoder's vector becomes: the mean and the log-variance of a Gaussian, [B, D] each. The mean is a unit
+    vector, and begins as the given one."""
+
+    def __init__(self, dim: int, hidden: int = 512) -> None:
+        super().__init__()
+        self.more = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+        self.log_variance = nn.Linear(dim, dim)
+        for last, bias in ((self.more[2], 0.0), (self.log_variance, NARROW)):
+            nn.init.zeros_(last.weight)  # type: ignore[arg-type]
+            nn.init.constant_(last.bias, bias)  # type: ignore[arg-type]
+
+    def mean(self, vectors: Tensor) -> Tensor:
+        return functional.normalize(vectors + self.more(vectors), dim=-1)
+
+    def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        return self.mean(vectors), self.log_variance(vectors)
+
+
+class IndexedWriter(nn.Module):
+    """Reads a vector: `codes` are what a document gets, `start` and `advance` write what a query asks for."""
+
+    def __init__(self, input_dim: int, widths: Sequence[int], *, indexer: nn.Module, **shape: Any) -> None:
+        super().__init__()
+        self.head = GaussianHead(input_dim)
+        self.indexer = indexer
+        self.writer = CodeWriter(input_dim, widths, **shape)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.writer.widths
+
+    @property
+    def with_end(self) -> bool:
+        return self.writer.with_end
+
+    @property
+    def length(self) -> int:
+        return self.writer.length
+
+    @property
+    def heads(self) -> nn.ModuleList:
+        return self.writer.heads
+
+    def represent(self, vectors: Tensor) -> Tensor:
+        """The dense representations of texts, unit vectors [B, D]."""
+        return self.head.mean(vectors)
+
+    def sample(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Representations drawn from their Gaussians, as unit vectors, with means and log-variances, [B, D] each."""
+        mean, log_variance = self.head(vectors)
+        drawn = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return functional.normalize(drawn, dim=-1), mean, log_variance
+
+    @torch.no_grad()
+    def codes(self, vectors: Tensor) -> Tensor:
+        """The code that each text gets, [B, L]."""
+        training = self.training
+        self.eval()
+        found = self.indexer.codes(self.represent(vectors))  # type: ignore[operator]
+        self.train(training)
+        return found
+
+    def forward(self, queries: Tensor, codes: Tensor) -> list[Tensor]:
+        return self.writer(self.represent(queries), codes)
+
+    def start(self, queries: Tensor) -> tuple[State, Tensor]:
+        return self.writer.start(self.represent(queries))
+
+    def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
+        return self.writer.advance(state, parents, tokens)

@@ -1,0 +1,95 @@
+"""Copies of an index: of the whole folder at one moment, and of its documents into a shared store."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from callslip.errors import CallslipError, Unsupported
+from callslip.runtime import durable
+from callslip.storage import folder as folders
+from callslip.storage.home import Home
+from callslip.storage.rows import pack
+from callslip.storage.sqlite_store import SqliteStore
+
+
+def copy_index(source: str | Path, target: str | Path) -> None:
+    """Copy an index while others use it; whole or not at all. The copy is checked by its hashes when it is opened."""
+    target = Path(target)
+    if target.exists():
+        raise CallslipError(f"{target} exists", "Choose a folder that does not.")
+    home = Home.open(source)
+    try:
+        if not isinstance(home.store, SqliteStore):
+            raise Unsupported(
+                f"{source} keeps its documents in PostgreSQL", "Copy the folder, and back the database up with pg_dump."
+            )
+        with folders.locked(home.path):  # no new generation meanwhile; searches and changes go on
+            home = Home.open(source)
+            _copy(home, home.manifest["store"]["file"], target)
+    except OSError as error:
+        raise CallslipError(f"cannot write to {target}: {error.strerror}", "Choose another place.") from None
+    finally:
+        home.close()
+
+
+def _copy(home: Home, store_name: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    try:
+        draft.chmod(0o755)
+        for name in home.manifest["files"]:
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(home.path / name, draft / name)
+        assert isinstance(home.store, SqliteStore)
+        home.store.copy_to(draft / store_name)
+        # A copied database has its own pages: the seal of the original is not its seal.
+        copied = SqliteStore(draft / store_name)
+        version = copied.version()
+        copied.close()
+        seal = {
+            "sha256": durable.sha256_of(draft / store_name),
+            "bytes": (draft / store_name).stat().st_size,
+            "version": version,
+        }
+        manifest = {**home.manifest, "store": {**home.manifest["store"], "seal": seal}}
+        for path in sorted(draft.rglob("*"), reverse=True):
+            (durable.sync_folder if path.is_dir() else _sync)(path)
+        folders.write_manifest(draft, manifest)
+        durable.system.rename(draft, target)
+        durable.sync_folder(target.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        durable.system.sync(file.fileno())
+
+
+def share_index(path: str | Path, address: str) -> None:
+    """Move the documents of an index into a PostgreSQL database, where folders on other machines find them.
+
+    Copy the folder to each machine afterwards: it holds the model and a snapshot, and knows the database.
+    """
+    from callslip.storage import postgres_store
+
+    home = Home.open(path)
+    try:
+        if not isinstance(home.store, SqliteStore):
+            raise CallslipError(f"{path} keeps its documents in PostgreSQL already")
+        with folders.locked(home.path):
+            home.store.retire()  # a change from now on would be lost
+            try:
+                facts = {name: value for name, value in home.store.facts().items() if name != "retired"}
+                rows = ((row, pack(row.parts) if row.parts else None) for row in home.store.rows())
+                postgres_store.create(address, home.manifest["index"], rows, facts)
+                manifest = {**home.manifest, "store": {"kind": "postgres", "address": address}}
+                folders.write_manifest(home.path, manifest)
+            except BaseException:
+                home.store.retire(False)
+                raise
+            folders.remove_orphans(home.path, manifest)
+    finally:
+        home.close()
