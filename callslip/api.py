@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
+from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import DEFAULT, make
+from callslip.methods import DEFAULT, find, make
+from callslip.methods.retired import without_retired
 from callslip.storage.folder import check_writable
+from callslip.storage.home import Home
 
 if TYPE_CHECKING:
     from callslip.evaluation.comparison import Comparison
@@ -52,8 +55,19 @@ def fit(
 
 
 def load(path: str | Path) -> Retriever:
-    """Open a saved index."""
-    return Retriever.load(path)
+    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method."""
+    home = Home.open(path)
+    try:
+        retriever = make(home.manifest["method"], without_retired(home.manifest["method"], home.manifest["settings"]))
+    except (BadSetting, UnknownName) as error:
+        home.close()
+        version = home.manifest.get("versions", {}).get("callslip", "an unknown version")
+        raise CallslipError(
+            f"{path} was saved by another version of callslip ({version}), which this one cannot open: {error.problem}",
+            "Fit it again, or open it with the version that saved it.",
+        ) from None
+    retriever.living.open(home)
+    return retriever
 
 
 def evaluate(retriever: Retriever, corpus: Corpus | str | Path, **options: Any) -> Report:
@@ -79,7 +93,6 @@ def compare(
     """
     import dataclasses
 
-    from callslip.errors import BadSetting, UnknownName
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.pruning import check_decoding
 
@@ -98,7 +111,7 @@ def compare(
         if setting not in known:
             raise UnknownName("setting", setting, known)
     for name, (method, _, variant) in parts.items():
-        presets = retrievers[name].presets
+        presets = find(method).presets()
         known_here = {field.name for field in dataclasses.fields(retrievers[name].settings)}
         values = {key: value for key, value in (settings or {}).items() if key in known_here}
         retrievers[name] = make(method, presets.get(preset or "", {}) | values | presets.get(variant, {}))
@@ -114,7 +127,6 @@ def compare(
 
 def _check_queries_are_read(retrievers: Mapping[str, Retriever], corpus: Corpus, split: str) -> None:
     """Refuse a method that could not answer the queries of the split."""
-    from callslip.errors import Unsupported
     from callslip.evaluation.evaluate import judged_split
 
     queries, _ = judged_split(corpus, split)

@@ -1,6 +1,7 @@
-"""Settings live where they act: a dataclass in the method's file, a docstring under each field.
+"""Settings live where they act: a dataclass in the method's folder, a docstring under each field.
 
-This module turns such a dataclass into what the rest needs: values parsed from `key=value` strings and TOML
+A method's settings are its own fields and the groups that it opts into (encoder, texts, decoder, …), which are base
+classes. This module turns such a dataclass into what the rest needs: values parsed from `key=value` strings and TOML
 files, and a description of every field for `callslip methods` and the docs.
 """
 
@@ -13,15 +14,13 @@ import inspect
 import itertools
 import math
 import textwrap
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from callslip.errors import BadInput, BadSetting, UnknownName
+from callslip.errors import BadSetting, UnknownName
 
 S = TypeVar("S")
 IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -36,20 +35,35 @@ class Field:
     kind: str
     default: Any
     help: str
+    group: str
+    """Heading of the group that the setting belongs to; empty for the method's own."""
 
 
 @functools.cache
 def describe(settings: type) -> tuple[Field, ...]:
-    """Every field of a settings class with the docstring that stands under it."""
+    """Every field of a settings class with the docstring that stands under it: the method's own, then group by
+    group."""
     helps: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for base in reversed(settings.__mro__):
         if dataclasses.is_dataclass(base):
             helps |= _field_docstrings(base)
+            for name in base.__annotations__:
+                groups.setdefault(name, vars(base).get("heading", ""))
     hints = typing.get_type_hints(settings)
-    return tuple(
-        Field(f.name, _kind_name(hints[f.name]), _default(f), helps.get(f.name, ""))
+    fields = [
+        Field(f.name, _kind_name(hints[f.name]), _default(f), helps.get(f.name, ""), groups[f.name])
         for f in dataclasses.fields(settings)  # type: ignore[arg-type]
-    )
+    ]
+    order = list(dict.fromkeys(["", *(field.group for field in fields)]))
+    return tuple(sorted(fields, key=lambda field: order.index(field.group)))
+
+
+def check_all(settings: Any) -> None:
+    """Run the `check` of a settings object's class and of each of its groups: the `__post_init__` of every group."""
+    for base in reversed(type(settings).__mro__):
+        if "check" in vars(base):
+            vars(base)["check"](settings)
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -134,11 +148,29 @@ def _convert_plain(value: Any, hint: Any) -> Any:
 
 
 def check_range(settings: Any, **least: float) -> None:
-    """Refuse numbers below what makes sense, before any work is done."""
+    """Refuse numbers below a minimum, before any work is done."""
     for name, lowest in least.items():
         value = getattr(settings, name)
         if value is not None and not lowest <= value < math.inf:
             raise BadSetting(f"setting {name!r} is {value}", f"Use {lowest:g} or more.")
+
+
+def check_positive(settings: Any, *names: str) -> None:
+    """Refuse numbers that are not greater than 0."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise BadSetting(f"setting {name!r} is {value}", "Use a number greater than 0.")
+
+
+def check_share(settings: Any, *names: str, below: bool = False) -> None:
+    """Refuse numbers outside [0, 1], or outside [0, 1) with `below`."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 <= value <= 1 or (below and value == 1):
+            raise BadSetting(
+                f"setting {name!r} is {value}", "Use 0 or more, and less than 1." if below else "Use 0 to 1."
+            )
 
 
 def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str, str]:
@@ -153,20 +185,6 @@ def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str
             )
         values[name.strip()] = value.strip()
     return values
-
-
-def read_recipe(path: str | Path) -> tuple[str | None, dict[str, Any]]:
-    """A recipe file: `method = "…"` and a `[settings]` table. Returns the method (if named) and the settings."""
-    try:
-        recipe = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(path, "no such recipe file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(path, f"not a TOML file: {error}") from None
-    unknown = set(recipe) - {"method", "settings", "about"}
-    if unknown:
-        raise BadInput(path, f"unknown key {sorted(unknown)[0]!r}", remedy="A recipe has: about, method, [settings].")
-    return recipe.get("method"), dict(recipe.get("settings", {}))
 
 
 def to_dict(settings: Any) -> dict[str, Any]:

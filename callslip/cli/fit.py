@@ -28,7 +28,9 @@ def fit(
     items: options.ItemsOption = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
-    recipe: Annotated[Path | None, typer.Option("--recipe", help="A TOML file with method and settings.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", help="A TOML file with method and settings, or the name of a recipe.")
+    ] = None,
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
@@ -42,7 +44,7 @@ def fit(
     ] = True,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
-    from callslip.index.histories import has_histories
+    from callslip.corpus.logs import has_histories
     from callslip.methods import DEFAULT, make
     from callslip.storage.folder import MANIFEST, check_writable
 

@@ -99,9 +99,7 @@ def compact(index: options.IndexArgument) -> None:
     """Write a new snapshot of an index without what was deleted, so that it opens quickly again."""
     opened = options.open_index(index, None)
     opened.compact()
-    options.say(
-        f"{index}: generation {opened._lives().manifest['generation']}, {options.counted(len(opened), 'document')}"
-    )
+    options.say(f"{index}: generation {opened.living.generation}, {options.counted(len(opened), 'document')}")
     opened.close()
 
 

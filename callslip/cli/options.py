@@ -106,9 +106,12 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def chosen_settings(recipe: Path | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:
+def chosen_settings(recipe: str | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:
     """Method (if the recipe names one) and settings: the recipe's, then `--set` over them."""
-    from callslip.settings import parse_assignments, read_recipe
+    from callslip.recipes import read_recipe
+    from callslip.settings import parse_assignments
 
-    method, values = read_recipe(recipe) if recipe else (None, {})
-    return method, values | parse_assignments(assignments or [])
+    if recipe is None:
+        return None, dict(parse_assignments(assignments or []))
+    found = read_recipe(recipe)
+    return found.method, found.settings | parse_assignments(assignments or [])

@@ -137,7 +137,7 @@ def check(filter: Filter, retriever: Retriever) -> None:
         if missing:
             some = ", ".join(printable(doc_id) for doc_id in missing[:3]) + (", …" if len(missing) > 3 else "")
             options.say(f"{len(missing):,} of {len(filter.allow):,} allowed doc_ids are not in the index: {some}")
-    mask = retriever.mask(filter)
+    mask = retriever.rows.mask(filter)
     if mask is not None and not mask.any():
         options.say("the filter matches no document")
 

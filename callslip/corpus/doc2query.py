@@ -10,6 +10,7 @@ from callslip.corpus.documents import Corpus, Document, Pair
 from callslip.errors import BadSetting, CallslipError
 from callslip.runtime.device import best_device
 from callslip.runtime.progress import track
+from callslip.runtime.seeds import seeded
 
 MAX_INPUT_TOKENS = 512
 
@@ -45,9 +46,7 @@ def doc2query(
     order = sorted(range(len(documents)), key=lambda row: (len(documents[row].content), row))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     queries: list[list[str]] = [[] for _ in documents]
-    devices = [torch.cuda.current_device()] if place.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.inference_mode():
-        torch.manual_seed(seed)
+    with seeded(seed), torch.inference_mode():
         for rows in track(batches, "Writing queries"):
             texts = [documents[row].content for row in rows]
             written = _write(tokenizer, model, texts, per_document, max_length)

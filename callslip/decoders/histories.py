@@ -6,14 +6,15 @@ embedding of its own, by its text's vector through a projection, or by both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.decoders.engines.weights import State
+from callslip.decoders.wrapped import WrappedWriter
 from callslip.decoders.writer import Attention, CodeWriter, States
 from callslip.errors import BadSetting
 
@@ -208,7 +209,7 @@ class HistoryLayer(nn.Module):
         return x + self.dropout(self.feed(self.feed_norm(x)))
 
 
-class HistoryWriter(nn.Module):
+class HistoryWriter(WrappedWriter):
     """Reads histories and writes codes: the code writer attends to the encoder's states, or to what it makes of its one
     vector."""
 
@@ -219,22 +220,6 @@ class HistoryWriter(nn.Module):
     @property
     def items(self) -> ItemTable:
         return self.encoder.items
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return self.writer.widths
-
-    @property
-    def with_end(self) -> bool:
-        return self.writer.with_end
-
-    @property
-    def length(self) -> int:
-        return self.writer.length
-
-    @property
-    def heads(self) -> nn.ModuleList:
-        return self.writer.heads
 
     def read(self, histories: Tensor | Read) -> Read:
         """Histories that were read already stay as they are, so that several terms can share one reading."""
@@ -248,19 +233,46 @@ class HistoryWriter(nn.Module):
         assert read.states is not None
         return read.states
 
-    def forward(self, histories: Tensor | Read, codes: Tensor) -> list[Tensor]:
-        return self.writer(self.memory(histories), codes)
-
-    def hidden(self, histories: Tensor | Read, codes: Tensor) -> Tensor:
-        return self.writer.hidden(self.memory(histories), codes)
-
-    def start(self, histories: Tensor | Read) -> tuple[State, Tensor]:
-        return self.writer.start(self.memory(histories))
-
-    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
-        return self.writer.advance(state, parents, tokens)
-
     @torch.no_grad()
     def vectors(self, histories: Tensor, batch: int = 1024) -> Tensor:
         """What is compared with the items' vectors, [B, D]."""
         return torch.cat([self.encoder(some).vector for some in histories.split(batch)])
+
+
+@dataclass(frozen=True)
+class HistoryShape:
+    """The shape of a history encoder, as it is saved."""
+
+    kind: HistoryKind
+    count: int
+    text_dim: int
+    items: ItemKind
+    width: int
+    longest: int
+    layers: int
+    heads: int
+    dropout: float
+    memory: Literal["vector", "states"] = "vector"
+    texts: bool = True
+    """Whether items have texts; otherwise their vectors come from the users who had them."""
+
+    @classmethod
+    def of(
+        cls, s: Any, kind: HistoryKind, vectors: np.ndarray, texts: bool, memory: Literal["vector", "states"] = "vector"
+    ) -> HistoryShape:
+        """The shape that history settings ask for, for items with these vectors [count, text_dim]."""
+        return cls(
+            kind, len(vectors), vectors.shape[1], s.items, s.history_width, s.history_length, s.history_layers,
+            s.history_heads, s.history_dropout, memory, texts,
+        )  # fmt: skip
+
+    def encoder(self, vectors: np.ndarray) -> HistoryEncoder:
+        """An untrained encoder, given the items' vectors [count, text_dim]."""
+        items = ItemTable(self.count, self.width, self.items, self.text_dim)
+        items.set_texts(torch.from_numpy(np.array(vectors, dtype=np.float32)))
+        return HistoryEncoder(
+            items, self.kind, longest=self.longest, layers=self.layers, heads=self.heads, dropout=self.dropout
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

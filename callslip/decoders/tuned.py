@@ -1,19 +1,18 @@
-"""A code writer together with the encoder that it reads, so that the encoder's layers can be trained, too.
+"""A code writer together with the encoder that it reads, so that the encoder can be fine-tuned.
 
-The encoder is a copy: what made the documents' vectors stays as it was, and codes and similarities that were made of
-them stay true.
+The encoder is a copy: similarity and codes made from vectors keep using the frozen encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.decoders.engines.weights import State
 from callslip.decoders.t5 import Tokens
+from callslip.decoders.wrapped import WrappedWriter
 from callslip.decoders.writer import CodeWriter
 from callslip.encoders.encoder import TransformerEncoder, load_encoder
 from callslip.encoders.pooling import PooledModel
@@ -24,7 +23,7 @@ TOP = 2
 """Layers that `top` trains."""
 
 
-class TunedWriter(nn.Module):
+class TunedWriter(WrappedWriter):
     """Reads `Tokens`: the encoder gives their vector, the writer a code."""
 
     def __init__(self, encoder: str, writer: CodeWriter, trained: Trained, max_length: int | None = None) -> None:
@@ -38,22 +37,6 @@ class TunedWriter(nn.Module):
         for part in [self.encoder] if trained == "all" else layers_of(self.encoder)[-TOP:]:
             part.requires_grad_(True)
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return self.writer.widths
-
-    @property
-    def with_end(self) -> bool:
-        return self.writer.with_end
-
-    @property
-    def length(self) -> int:
-        return self.writer.length
-
-    @property
-    def heads(self) -> nn.ModuleList:
-        return self.writer.heads
-
     def tokenize(self, texts: Sequence[str], longest: int = 512) -> list[list[int]]:
         """Ids of each text, at most `longest` of them and no more than the encoder reads."""
         cut = min(longest, self.longest)
@@ -63,21 +46,9 @@ class TunedWriter(nn.Module):
     def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         return Tokens.padded([row or [self.filler] for row in rows], self.filler)
 
-    def vectors(self, texts: Tokens) -> Tensor:
+    def memory(self, texts: Tokens) -> Tensor:
         """Unit vectors [B, dim], as the encoder gives them."""
         return functional.normalize(self.encoder(texts.ids, texts.mask), dim=-1)
-
-    def forward(self, queries: Tokens, codes: Tensor) -> list[Tensor]:
-        return self.writer(self.vectors(queries), codes)
-
-    def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
-        return self.writer.hidden(self.vectors(queries), codes)
-
-    def start(self, queries: Tokens) -> tuple[State, Tensor]:
-        return self.writer.start(self.vectors(queries))
-
-    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
-        return self.writer.advance(state, parents, tokens)
 
 
 def layers_of(model: nn.Module) -> Sequence[nn.Module]:

@@ -218,7 +218,7 @@ def code_quality(retriever: Retriever) -> dict[str, Any]:
     identifiers = getattr(retriever, "identifiers", None)
     if identifiers is None or not len(retriever):
         return {}
-    alive = retriever.mask(None)  # None if all are
+    alive = retriever.rows.mask(None)  # None if all are
     codes = identifiers if alive is None else identifiers.codes[alive[identifiers.rows]]
     return quality.measure(codes).to_dict()
 

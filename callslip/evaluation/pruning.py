@@ -178,14 +178,14 @@ def _compare_codes(
 ) -> tuple[float, float, float, dict[Decoding, float]]:
     """Shares of queries that lost their best code, of codes found, and of queries that need more codes for k hits;
     and the seconds of writing. Nothing is written under a filter, but deleted documents have no codes."""
-    beam, mask = retriever.settings.beam, retriever.mask(None)
+    beam, mask = retriever.settings.beam, retriever.rows.mask(None)
     live = None if mask is None else retriever.live_nodes(mask)
     wanted = min(k, len(retriever)) if beam < retriever.identifiers.unique else 0
     lost, found, grown = [], [], []
     writing: dict[Decoding, float] = dict.fromkeys(DECODINGS, 0.0)
     for start in range(0, len(queries), BATCH):
         batch = list(queries[start : start + BATCH])
-        inputs = retriever.inputs(batch, retriever.query_vectors(batch))
+        inputs = retriever.reader.inputs(batch, retriever.reader.query_vectors(batch))
         lists: dict[Decoding, list[Beams]] = {}
         for decoding in DECODINGS:
             with decoding_as(retriever, decoding):

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from callslip.errors import BadSetting, TrainingFailed
 from callslip.identifiers.kmeans import check_vectors, cluster_centres
 from callslip.runtime.progress import track
+from callslip.runtime.seeds import seeded
 
 
 def rqvae_loss(
@@ -56,8 +57,7 @@ class RQVAE(nn.Module):
             raise BadSetting(f"no RQ-VAE of length {length}, width {width}, dimensions {dim}, {hidden}, {latent}")
         self.length, self.width, self.dim, self.latent = length, width, dim, latent
         self.hidden, self.beta, self.seed = tuple(hidden), beta, seed
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.encoder = _mlp(dim, *hidden, latent)
             self.decoder = _mlp(latent, *reversed(hidden), dim)
             self.codebooks = nn.Parameter(torch.randn(length, width, latent))

@@ -1,6 +1,6 @@
-"""Several retrievers over one corpus whose lists become one: fitted, saved, grown and asked together.
+"""Ensemble: several retrievers over one corpus whose lists become one. They share the rows of the ensemble.
 
-A subclass says what its parts are and how their lists are merged; the hybrid and the forest stand on it.
+A subclass says what its parts are and how their lists are merged: the hybrid and the forest.
 """
 
 from __future__ import annotations
@@ -43,48 +43,45 @@ class Ensemble(Retriever):
     def could_read(self, *, histories: bool) -> bool:
         return all(part.could_read(histories=histories) for part in self.parts)
 
-    def _fit(self, corpus: Corpus) -> None:
+    def build(self, corpus: Corpus) -> None:
         for number, part in enumerate(self.parts):
+            part.rows = self.rows
             part.fit(corpus, self.checkpoints and self.checkpoints.part(f"{number}-{part.method}"))
 
-    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        for part in self.parts:
-            part._row_of, part._alive = self.row_of(), self._alive  # what is deleted here is deleted there
-        lists = [part._search(queries, self.depth(k), mask, explain) for part in self.parts]
+    def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        lists = [part.find(queries, self.depth(k), mask, explain) for part in self.parts]
         return [self.merged([ranking[number] for ranking in lists], explain) for number in range(len(queries))]
 
-    def _prepare(self, documents: list[Document]) -> Parts:
-        made = [part._prepare(documents) for part in self.parts]
+    def prepare(self, documents: list[Document]) -> Parts:
+        made = [part.prepare(documents) for part in self.parts]
         return {f"{number}.{name}": value for number, one in enumerate(made) for name, value in one.items()}
 
-    def _extend(self, documents: list[Document], parts: Parts) -> None:
+    def extend(self, documents: list[Document], parts: Parts) -> None:
         for number, part in enumerate(self.parts):
-            part._documents = self._documents
             mine = f"{number}."
-            part._extend(documents, {k.removeprefix(mine): v for k, v in parts.items() if k.startswith(mine)})
+            part.extend(documents, {k.removeprefix(mine): v for k, v in parts.items() if k.startswith(mine)})
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         for part in self.parts:
-            part._documents = self._documents
-            part._keep(rows)
+            part.keep(rows)
 
-    def _codes(self) -> np.ndarray | None:
-        return next((codes for part in self.parts if (codes := part._codes()) is not None), None)
+    def codes_by_row(self) -> np.ndarray | None:
+        return next((codes for part in self.parts if (codes := part.codes_by_row()) is not None), None)
 
-    def _save(self, folder: Path) -> None:
+    def save_files(self, folder: Path) -> None:
         for place, part in zip(self._places(folder), self.parts, strict=True):
             place.mkdir()
             what = {"method": part.method, "settings": settings_of.to_dict(part.settings)}
             (place / PART).write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
-            part._save(place)
+            part.save_files(place)
 
-    def _load(self, folder: Path) -> None:
+    def load_files(self, folder: Path) -> None:
         places = self._places(folder)
         described = [json.loads((place / PART).read_text(encoding="utf-8")) for place in places]
         self.parts = [self.remade(what["method"], what["settings"]) for what in described]
         for part, place in zip(self.parts, places, strict=True):
-            part._remember(self.documents)
-            part._load(place)
+            part.rows = self.rows
+            part.load_files(place)
 
     def _places(self, folder: Path) -> list[Path]:
         return [folder / f"{number}-{part.method}" for number, part in enumerate(self.parts)]

@@ -1,103 +1,112 @@
 """GenerativeRetriever: documents get codes, a model is trained to write them, search lets it write.
 
 The default is the two-stage way: first `make_codes`, then `train_model`. A method overrides what its paper does
-differently; nothing is here that only one method needs.
+differently; nothing is here that only one method needs. What the model reads is its reader's business.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
+from callslip.encoders.text_vectors import TextVectors
 from callslip.errors import Unsupported
-from callslip.identifiers.maker import CodeMaker as CodeMaker
+from callslip.identifiers.makers import CodeMaker
 from callslip.identifiers.table import Identifiers
-from callslip.index.histories import (
-    Batches,
-    HistoryShape,
-    has_histories,
-    has_texts,
-    interaction_vectors,
-    ranking_term,
-    training_examples,
-    training_sequences,
-)
-from callslip.index.readers import Inputs as Inputs
-from callslip.index.readers import WriterRetriever
-from callslip.index.retriever import Found
-from callslip.index.settings import GenerativeSettings as GenerativeSettings  # methods take these from here
-from callslip.index.settings import Ranking as Ranking
+from callslip.index import model_files, readers
+from callslip.index.readers import ReadQuery, VectorReader
+from callslip.index.retriever import Found, Retriever
+from callslip.index.settings import GenerativeSettings
+from callslip.runtime.seeds import seeded
 from callslip.search import candidates
 from callslip.storage.rows import Parts
+from callslip.training.examples import Examples, Inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
+    from callslip.decoders.histories import HistoryEncoder, HistoryWriter
+    from callslip.decoders.writer import CodeWriter
     from callslip.identifiers.trie import Trie
     from callslip.search.beam import Beams
+    from callslip.training.loop import TrainingLog
+
+VECTORS, CLUSTERS = "vectors.npy", "clusters.safetensors"
+MEMORY_SLOTS = 2
+"""Vectors that the decoder's cross-attention reads, made from the query's one vector."""
 
 
-class GenerativeRetriever(WriterRetriever):
-    """Writes codes for a query, and returns the documents that bear them."""
+class GenerativeRetriever(Retriever):
+    """Writes codes for a query, and returns the documents that have them."""
 
+    Settings: ClassVar[type] = GenerativeSettings
     search_settings = frozenset(
         {"beam", "decoding", "ranking", "similarity_weight", "history_weight", "bucket_limit", "backend", "device"}
     )
+    settings: Any
+    identifiers: Identifiers
+    vectors: np.ndarray
+    """The vector of every document, by row."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
+        self.texts = TextVectors(self.settings)
+        self.reader: VectorReader = readers.text_reader(self.settings, self.texts, self.rows)
+        self.maker: CodeMaker | None = None
+        self.log: TrainingLog | None = None
         self._node_masks: list[tuple[np.ndarray, Trie, list[np.ndarray]]] = []
+
+    @property
+    def model(self) -> Any:
+        """The model that writes codes, with what reads queries for it."""
+        return self.reader.model
+
+    @property
+    def reads_histories(self) -> bool:
+        return self.reader.histories
+
+    def could_read(self, *, histories: bool) -> bool:
+        return readers.could_read(self.settings, histories=histories)
 
     # The two stages of the default fit.
 
-    def _fit(self, corpus: Corpus) -> None:
-        import torch
-
-        self.check_seq2seq()
+    def build(self, corpus: Corpus) -> None:
         self.log = None
         self.read_corpus(corpus)
-        given = self.given_codes(corpus)
+        given = self.saved_codes(corpus)
         codes = self.make_codes(corpus) if given is None else given
         self.identifiers = Identifiers(corpus.doc_ids, codes)
-        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
-            torch.manual_seed(self.settings.seed)
-            self.model = self.new_model(self.identifiers.widths, with_end=bool((codes < 0).any()))
-            examples, rows = self.examples(corpus)
-            self.train_model(examples, codes[rows], rows)
+        with seeded(self.settings.seed):
+            self.new_model(self.identifiers.widths, with_end=bool((codes < 0).any()))
+            self.train_model(self.examples(corpus), codes)
 
     def read_corpus(self, corpus: Corpus) -> None:
-        """Settle what queries are, texts or histories, and make a vector of every document."""
-        s, self.history = self.settings, None
-        kind = s.queries
-        if kind == "auto":
-            kind = "sequence" if has_histories(corpus) and self.could_read(histories=True) else "text"
-        if kind != "text":
-            training_sequences(corpus)  # or an error: a log of users with too few items is no corpus of texts
-        texts = kind == "text" or has_texts(corpus)
-        if texts:
-            self.vectors = self.encode([d.content for d in corpus], "encoding documents")
-        else:
-            self.vectors = interaction_vectors(training_sequences(corpus), len(corpus), s.seed)
-        if kind != "text":
-            self.history = HistoryShape.of(s, kind, self.vectors, texts)
+        """Choose the reader of the corpus's queries, and make a vector of every document."""
+        self.reader = readers.reader_for(self.settings, corpus, self.texts, self.rows)
+        self.vectors = self.reader.encode_corpus(corpus)
 
-    def given_codes(self, corpus: Corpus) -> np.ndarray | None:
-        """The codes of the index that the settings name, [N, L]; none if they name none."""
-        from callslip.storage.saved_codes import given_codes
+    def saved_codes(self, corpus: Corpus) -> np.ndarray | None:
+        """The codes of the index that `codes_from` names, [N, L]; None if it names none."""
+        from callslip.storage.saved_codes import saved_codes
 
         self.maker = None  # nothing here could code a new document as that index would
-        return None if self.settings.codes_from is None else given_codes(self.settings.codes_from, corpus.doc_ids)
+        source = getattr(self.settings, "codes_from", None)
+        return None if source is None else saved_codes(source, corpus.doc_ids)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         """A code for each document of the corpus, [N, L]."""
         self.maker = self.code_maker(len(corpus))
         if self.maker is None:
-            raise NotImplementedError("a method gives its codes by `make_codes` or by `code_maker`")
+            raise NotImplementedError("a method makes its codes in `make_codes`, or by a `code_maker`")
         return self.maker.fit(self.vectors)
+
+    def code_maker(self, documents: int) -> CodeMaker | None:
+        """What makes codes of the documents' vectors; it is saved with the index. None if codes come from elsewhere."""
+        return None
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """Codes for documents that the model was not trained on, [n, L]."""
@@ -108,107 +117,92 @@ class GenerativeRetriever(WriterRetriever):
             f"Fit again with them: callslip fit CORPUS --method {self.method} --out DIR; or use dsi-semantic.",
         )
 
-    def rank(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """How near the documents of a bucket are to the query: inner products of vectors."""
-        return (self.vectors if self.history is None else self.item_vectors())[rows] @ query
+    def new_model(self, widths: Any, with_end: bool = False) -> None:
+        """Make an untrained model for codes of so many tokens per level."""
+        self.reader.new_model(self, widths, with_end)
 
-    def examples(self, corpus: Corpus) -> tuple[Inputs, np.ndarray]:
-        """Training examples: texts as the model reads them (vectors, or token ids) or histories, and the row of the
-        document that each one belongs to."""
-        if self.history is not None:
-            some = training_examples(training_sequences(corpus), self.history.kind, self.history.longest)
-            return some.histories, some.targets
-        row_of = corpus.rows()
-        pairs = self.training_pairs(corpus)
-        rows = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        texts = [pair.query for pair in pairs]
-        documents = self.settings.train_on_documents
-        if documents:
-            rows = np.concatenate([rows, np.arange(len(corpus))])
-        if self.reads_text:
-            texts += [document.content for document in corpus] if documents else []
-            return self._reader.tokenize(texts, self.settings.seq2seq_length), rows
-        vectors = self.encode(texts, "encoding training texts")
-        return np.concatenate([vectors, self.vectors]) if documents else vectors, rows
+    def writer_shape(self) -> dict[str, Any]:
+        """The shape of the decoder that the settings ask for, as it is saved; reader and codes add theirs."""
+        s = self.settings
+        return {
+            "width": s.decoder_width,
+            "layers": s.decoder_layers,
+            "heads": s.decoder_heads,
+            "memory_slots": MEMORY_SLOTS,
+            "dropout": s.dropout,
+        }
+
+    def writer(self, shape: dict[str, Any]) -> CodeWriter:
+        """A decoder of that shape; a method with another decoder gives its own."""
+        from callslip.decoders.writer import CodeWriter
+
+        return CodeWriter(**shape)
+
+    def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> HistoryWriter:
+        """The decoder joined to an encoder of histories."""
+        from callslip.decoders.histories import HistoryWriter
+
+        return HistoryWriter(encoder, writer)
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
         from callslip.training.texts import training_pairs
 
-        s = self.settings
-        return training_pairs(
-            corpus,
-            kinds=s.pseudo_queries,
-            doc2query=s.doc2query,
-            doc2query_per_document=s.doc2query_per_document,
-            judged=s.train_on_queries,
-            repeat=s.query_repeat,
-            seed=s.seed,
-            device=s.device,
-        )
+        return training_pairs(corpus, self.settings)
+
+    def examples(self, corpus: Corpus) -> Examples:
+        """Training examples, as the model reads them."""
+        pairs = [] if self.reader.histories else self.training_pairs(corpus)
+        return self.reader.examples(corpus, pairs, self.vectors, self.settings.train_on_documents)
 
     def train_model(
-        self,
-        examples: Inputs,
-        codes: np.ndarray,
-        documents: np.ndarray | None = None,
-        *,
-        phase: str = "training the decoder",
-        epochs: int | None = None,
+        self, examples: Examples, codes: np.ndarray, *, phase: str = "training the decoder", epochs: int | None = None
     ) -> None:
-        """Stage two: teach the model to write each example's code; and, of histories, which of all documents is meant:
-        `documents` are their rows. As many `epochs` as the settings say, unless others are given."""
+        """Train the model to write the code, of codes [N, L], of each example's document."""
         import torch
 
-        from callslip.training import batches
-        from callslip.training.loop import train
+        y, device = torch.from_numpy(codes.astype(np.int64)), next(self.model.parameters()).device
 
-        s = self.settings
-        device = next(self.model.parameters()).device
-        y = torch.from_numpy(codes.astype(np.int64))
-        some = None
-        if self.history is not None and documents is not None:
-            some = Batches(self.history, cast("np.ndarray", examples), documents, s.batch_size)
+        def objective(numbers: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
+            rows, read = examples.rows_of(numbers), self.reader.read(examples, numbers)
+            return self.terms(read, y[rows].to(device)) | self.reader.terms(read, rows)
 
-        def objective(rows: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
-            if some is None:
-                return self.terms(self.noisy(self.batch(examples, rows)), y[rows].to(device))
-            read, rows = some.read(self.histories.encoder, rows), some.examples(rows)
-            terms = self.terms(read, y[rows].to(device))
-            if s.ranker_weight:
-                target = torch.from_numpy(cast("np.ndarray", documents)[rows]).to(device)
-                ranked = ranking_term(read, target, self.histories.items, s.ranker_negatives)
-                terms["ranking"] = s.ranker_weight * ranked
-            return terms
+        epochs = self.settings.epochs if epochs is None else epochs
+        self.train(lambda epoch: examples.order(self.settings.seed, epoch), objective, len(examples), epochs, phase)
 
-        def order(epoch: int) -> Iterator[np.ndarray]:
-            if some is None:
-                return batches.shuffled(len(examples), s.batch_size, s.seed, epoch)
-            return some.order(s.seed, epoch)
+    def train(
+        self,
+        batches: Callable[[int], Any],
+        objective: Callable[..., Any],
+        steps: int,
+        epochs: int,
+        phase: str,
+        **more: Any,
+    ) -> None:
+        """One phase of training the model, by the settings' schedule unless `more` says otherwise."""
+        from callslip.training.loop import TrainingLog, train
 
-        self.log = train(
+        self.log = TrainingLog() if self.log is None else self.log
+        schedule = {
+            "learning_rate": self.settings.learning_rate,
+            "weight_decay": self.reader.decay,
+            "share": self.learning_share,
+        }
+        train(
             self.model,
-            order,
+            batches,
             objective,
-            epochs=s.epochs if epochs is None else epochs,
-            steps_per_epoch=batches.steps(len(examples), s.batch_size) if some is None else len(some),
-            learning_rate=s.learning_rate,
-            weight_decay=self.decay,
+            epochs=epochs,
+            steps_per_epoch=steps,
             phase=phase,
             log=self.log,
-            share=self.learning_share,
             checkpoints=self.checkpoints,
+            **(schedule | more),
         )
 
-    def noisy(self, batch: Any, noise: float | None = None) -> Any:
-        """Vectors with the random vectors that training adds (of length `noise`, or the setting's); token ids and
-        histories as they are."""
-        import torch
-
-        noise = self.settings.noise if noise is None else noise
-        if not noise or not isinstance(batch, torch.Tensor) or not batch.is_floating_point():
-            return batch
-        return batch + noise * torch.randn_like(batch) / batch.shape[1] ** 0.5
+    def learning_share(self, parameter: str) -> float:
+        """The share of the learning rate that a parameter has."""
+        return self.reader.learning_share(parameter)
 
     def terms(self, query: Any, code: torch.Tensor) -> dict[str, torch.Tensor]:
         """The objective of a batch: named terms, already weighted."""
@@ -216,11 +210,22 @@ class GenerativeRetriever(WriterRetriever):
 
         return {"generation": code_cross_entropy(self.model(query, code), code)}
 
+    def computed_once(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """An array that is computed between two phases of training; a resumed fit reads it from the checkpoints."""
+        kept = self.checkpoints
+        held = kept.recall(name) if kept is not None else None
+        if held is not None:
+            return held["made"]
+        array = compute()
+        if kept is not None:
+            kept.remember(name, made=array)
+        return array
+
     # Search.
 
-    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        vectors = self.query_vectors(queries)
-        inputs = self.inputs(queries, vectors)
+    def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        vectors = self.reader.query_vectors(queries)
+        inputs = self.reader.inputs(queries, vectors)
         live = None if mask is None else self.live_nodes(mask)
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
@@ -228,7 +233,7 @@ class GenerativeRetriever(WriterRetriever):
             some = [inputs[n] for n in waiting] if isinstance(inputs, list) else inputs[waiting]
             all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
-                one, within = self._collect(vectors[number], beams, mask, explain)
+                one, within = self.collect(ReadQuery(vectors[number]), beams, mask, explain)
                 if within >= k or beam >= self.identifiers.unique:
                     found[int(number)] = one
             waiting = np.array([n for n in waiting if int(n) not in found], dtype=np.int64)
@@ -236,14 +241,14 @@ class GenerativeRetriever(WriterRetriever):
         return [found[number] for number in range(len(queries))]
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
-        """Let the model write its `beam` best codes for each query, as `inputs` gave them."""
+        """Let the model write its `beam` best codes for each query."""
         from callslip.search.decode import best_codes
 
         exact = self.settings.decoding == "exact"
-        return best_codes(self.model, self.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
+        return best_codes(self.model, self.reader.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
 
     def live_nodes(self, mask: np.ndarray) -> list[np.ndarray]:
-        """A mask of rows as masks of the trie's nodes; those of the last few masks are kept."""
+        """A mask of rows as masks of the trie's nodes; those of the last few masks are cached."""
         trie = self.identifiers.trie()
         for known, of, nodes in self._node_masks:
             if known is mask and of is trie:
@@ -252,22 +257,24 @@ class GenerativeRetriever(WriterRetriever):
         self._node_masks = [(mask, trie, nodes), *self._node_masks[:3]]
         return nodes
 
-    def _collect(self, query: np.ndarray, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
+    def rank(self, query: ReadQuery, rows: np.ndarray) -> np.ndarray:
+        """Similarity of the documents of a bucket to the query: inner products of vectors."""
+        return self.reader.document_vectors(self.vectors)[rows] @ query.vector
+
+    def collect(self, query: ReadQuery, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
         """The documents of the beams' buckets, ranked, and how many of them are within their bucket's limit."""
         rows, beam = candidates.candidates(beams, self.identifiers, mask)
         similarity = self.rank(query, rows)
-        s = self.settings
-        weight = s.similarity_weight if self.history is None else s.history_weight
-        scores = beams.scores[beam]
-        sizes = candidates.sizes(beams, self.identifiers, self._alive) if explain or s.ranking == "share" else None
+        s, scores, sizes = self.settings, beams.scores[beam], None
+        if explain or s.ranking == "share":
+            sizes = candidates.sizes(beams, self.identifiers, self.rows.alive)
         if s.ranking == "share" and sizes is not None:
             scores = scores - np.log(sizes)[beam]
         elif s.ranking == "sum":
-            scores = scores + weight * similarity
+            scores = scores + (s.history_weight if self.reader.histories else s.similarity_weight) * similarity
         elif s.ranking == "union":
             scores = similarity
-        by_code = s.ranking == "bucket"
-        order, within = candidates.merged(rows, beam, None if by_code else scores, similarity, s.bucket_limit)
+        order, within = self.order(query, rows, beam, None if s.ranking == "bucket" else scores, similarity)
         rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]
         why = None
         if explain and sizes is not None:
@@ -283,36 +290,60 @@ class GenerativeRetriever(WriterRetriever):
             ]
         return Found(rows, scores, beams.codes[beam], why), within
 
-    # A living index.
+    def order(
+        self, query: ReadQuery, rows: np.ndarray, beam: np.ndarray, scores: np.ndarray | None, similarity: np.ndarray
+    ) -> tuple[np.ndarray, int]:
+        """The order of candidates, and how many are within their bucket's limit: see `candidates.merged`."""
+        return candidates.merged(rows, beam, scores, similarity, self.settings.bucket_limit)
 
-    def _prepare(self, documents: list[Document]) -> Parts:
-        if self.history is not None and not self.history.texts:
-            vectors = np.zeros((len(documents), self.vectors.shape[1]), np.float32)  # nobody has them yet
-        else:
-            vectors = self.encode([d.content for d in documents], "encoding new documents")
+    def adjusted(self, names: frozenset[str]) -> None:
+        if names & {"device", "backend"}:
+            self.texts.adjust(self.settings)
+        if "device" in names and self.model is not None:
+            from callslip.runtime.device import best_device
+
+            self.model.to(best_device(self.settings.device))
+
+    # New documents, and the saved folder.
+
+    def prepare(self, documents: list[Document]) -> Parts:
+        vectors = self.reader.encode_new(documents, self.vectors.shape[1])
         return {"vectors": vectors, "codes": self.assign(documents, vectors)}
 
-    def _extend(self, documents: list[Document], parts: Parts) -> None:
-        import torch
-
-        # A deleted document keeps its row, and a new one may have its name.
+    def extend(self, documents: list[Document], parts: Parts) -> None:
+        # A deleted document keeps its row, and a new one may have its doc_id.
         held, names = self.identifiers, [d.doc_id for d in documents]
         again = {n: f"deleted {n} {held.rows[held.position_of(n)]}" for n in names if n in held}
         self.identifiers = (held.renamed(again) if again else held).with_added(names, parts["codes"])
         self.vectors = np.concatenate([self.vectors, parts["vectors"]])
-        if self.history is not None:
-            self.histories.items.extend(torch.from_numpy(parts["vectors"]))
-            self._item_vectors = None
+        self.reader.extend(parts["vectors"])
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         doc_ids, codes = self.identifiers.in_row_order()
         self.identifiers = Identifiers([doc_ids[row] for row in rows.tolist()], codes[rows])
         self.vectors = self.vectors[rows]
-        if self.history is not None:
-            import torch
+        self.reader.keep(rows)
 
-            self.histories.items.keep(torch.from_numpy(rows))
-            self._item_vectors = None
-
-    def _codes(self) -> np.ndarray | None:
+    def codes_by_row(self) -> np.ndarray | None:
         return self.identifiers.in_row_order()[1]
+
+    def save_files(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        np.save(folder / VECTORS, self.vectors, allow_pickle=False)
+        self.identifiers.save(folder)
+        if self.maker is not None:
+            save_file(self.maker.state(), folder / CLUSTERS)
+        self.reader.save(folder)
+        model_files.save_log(folder, self.log)
+
+    def load_files(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
+        self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
+        maker = self.code_maker(len(self.vectors)) if getattr(self.settings, "codes_from", None) is None else None
+        self.maker = None if maker is None else maker.from_state(load_file(folder / CLUSTERS))
+        self.reader = readers.saved_reader(self.settings, folder, self.texts, self.rows)
+        self.reader.load(folder, self)
+        self.log = model_files.load_log(folder)

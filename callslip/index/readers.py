@@ -1,270 +1,385 @@
-"""The model of a generative method: made, given its inputs, saved and loaded; `generative.py` trains and asks it."""
+"""Readers: what a generative model reads of a query, and how its decoder is joined to what reads it.
+
+`VectorReader` gives the decoder the vector of a frozen encoder, `TunedReader` fine-tunes the encoder with the decoder,
+`T5Reader` is a T5 that reads the text itself, and `HistoryReader` reads histories of items.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from callslip.corpus.documents import Query
-from callslip.errors import BadSetting
-from callslip.identifiers.maker import CodeMaker
-from callslip.identifiers.table import Identifiers
-from callslip.index.histories import HistoryShape, numbers_of
-from callslip.index.retriever import Retriever
-from callslip.index.settings import GenerativeSettings
+from callslip.corpus.documents import Corpus, Document, Pair, Query
+from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
+from callslip.index import model_files
+from callslip.index.settings import HistoryQuerySettings, T5Settings, TunedEncoderSettings
+from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from torch import Tensor
 
-    from callslip.decoders.histories import HistoryWriter
-    from callslip.decoders.t5 import T5CodeWriter
-    from callslip.decoders.tuned import TunedWriter
+    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
     from callslip.decoders.writer import CodeWriter
-    from callslip.encoders.encoder import Encoder
-    from callslip.training.loop import TrainingLog
+    from callslip.encoders.text_vectors import TextVectors
+    from callslip.index.rows import Rows
 
-VECTORS, MODEL, MODEL_SHAPE, TRAINING = "vectors.npy", "model.safetensors", "model.json", "training.jsonl"
-T5, CLUSTERS = "t5", "clusters.safetensors"
-
-Inputs = np.ndarray | list[list[int]]
-"""Queries as a model reads them: vectors [n, dim], histories of item numbers [n, T], or token ids of each."""
+T5 = "t5"
+"""Folder of a saved T5."""
 
 
-class WriterRetriever(Retriever):
-    """A retriever with a model that writes codes."""
+@dataclass
+class ReadQuery:
+    """A query as documents are ranked for it: its vector, and the states of a decoder that ranks by them."""
 
-    Settings = GenerativeSettings
-    settings: GenerativeSettings
-    identifiers: Identifiers
+    vector: np.ndarray
+    states: np.ndarray | None = None
+
+
+class Builder(Protocol):
+    """The method that a model is made for."""
+
     vectors: np.ndarray
-    model: CodeWriter | T5CodeWriter | TunedWriter | HistoryWriter
-    takes_histories: ClassVar[bool] = True
-    """Whether the method can be fitted to histories of items: true of every one that trains by `train_model` alone."""
-
-    def __init__(self, settings: Any = None, *, method: str = "") -> None:
-        super().__init__(settings, method=method)
-        self._encoder: Encoder | None = None
-        self.log: TrainingLog | None = None
-        self.maker: CodeMaker | None = None
-        self.history: HistoryShape | None = None
-        self._item_vectors: np.ndarray | None = None
-        if self.settings.queries in ("set", "sequence") and not self.takes_histories:
-            raise BadSetting(
-                f"setting 'queries' is {self.settings.queries}, and {self.method} reads texts",
-                "Leave it out, or use a method that reads histories, such as dsi-semantic or tiger.",
-            )
-
-    def code_maker(self, documents: int) -> CodeMaker | None:
-        """What makes codes of the documents' vectors; none if codes come from elsewhere. It is saved with the index."""
-        return None
-
-    def check_seq2seq(self) -> None:
-        """Refuse what is no T5 before anything else is done: a wrong name should not cost the encoding."""
-        if self.settings.seq2seq is not None:
-            from callslip.decoders.t5 import check_checkpoint
-
-            check_checkpoint(self.settings.seq2seq)
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the model reads texts itself, and not the vectors of a frozen encoder."""
-        return self.settings.seq2seq is not None or self.settings.train_encoder != "none"
-
-    @property
-    def _reader(self) -> T5CodeWriter | TunedWriter:
-        """The model, where it reads texts itself."""
-        return cast("T5CodeWriter | TunedWriter", self.model)
-
-    @property
-    def reads_histories(self) -> bool:
-        return self.history is not None
-
-    def could_read(self, *, histories: bool) -> bool:
-        kind = self.settings.queries
-        if histories:
-            return kind in ("set", "sequence") or (kind == "auto" and self.takes_histories and not self.reads_text)
-        return kind in ("auto", "text")
-
-    @property
-    def histories(self) -> HistoryWriter:
-        """The model, where it reads histories of items."""
-        return cast("HistoryWriter", self.model)
-
-    def item_vectors(self) -> np.ndarray:
-        """What a history's vector is compared with, one row an item."""
-        if self._item_vectors is None:
-            import torch
-
-            with torch.no_grad():
-                self._item_vectors = self.histories.items.all().cpu().numpy()
-        return self._item_vectors
-
-    def query_vectors(self, queries: list[Query]) -> np.ndarray:
-        """One vector a query: what documents are ranked by."""
-        if self.history is None:
-            return self.encoder.encode([query.text for query in queries])
-        return self.histories.vectors(self.batch(self._numbers(queries))).cpu().numpy()
-
-    def _numbers(self, queries: list[Query]) -> np.ndarray:
-        assert self.history is not None
-        known = self.histories.items.known().cpu().numpy()
-        return numbers_of(queries, self.row_of(), self.history.longest, known)
-
-    def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        """Queries as the model reads them: their vectors, token ids, or histories of item numbers."""
-        if self.history is not None:
-            return self._numbers(queries)
-        if not self.reads_text:
-            return vectors
-        return self._reader.tokenize([query.text for query in queries], self.settings.seq2seq_length)
-
-    def new_model(
-        self, widths: Sequence[int], with_end: bool = False
-    ) -> CodeWriter | T5CodeWriter | TunedWriter | HistoryWriter:
-        """An untrained writer of codes of so many tokens per level, of the shape that the settings ask for."""
-        from callslip.decoders.t5 import T5CodeWriter
-        from callslip.runtime.device import best_device
-
-        s, widths = self.settings, [int(width) for width in widths]
-        if s.seq2seq is not None:
-            t5 = T5CodeWriter.from_pretrained(s.seq2seq, widths, codes=s.seq2seq_codes, with_end=with_end)
-            return t5.to(best_device(s.device))
-        self._shape = self.writer_shape() | {"widths": widths, "with_end": with_end}
-        self._item_vectors = None
-        return self._reading(self.writer(self._shape)).to(best_device(s.device))
 
     def writer_shape(self) -> dict[str, Any]:
-        """The shape of the code writer that the settings ask for, as it is saved; the codes add their widths."""
-        s = self.settings
-        reads = {} if self.history is None else {"reads": self.history.memory, "input_dim": self.history.width}
-        return {
-            "input_dim": self.vectors.shape[1],
-            "width": s.decoder_width,
-            "layers": s.decoder_layers,
-            "heads": s.decoder_heads,
-            "memory_slots": s.memory_slots,
-            "dropout": s.dropout,
-            **reads,
-        }
-
-    def _reading(self, writer: CodeWriter) -> CodeWriter | TunedWriter | HistoryWriter:
-        """The writer, with an encoder before it if one is trained with it: of histories, or of texts."""
-        if self.history is not None:
-            from callslip.decoders.histories import HistoryWriter
-
-            return HistoryWriter(self.history.encoder(self.vectors), writer)
-        if self.settings.train_encoder == "none":
-            return writer
-        from callslip.decoders.tuned import TunedWriter
-
-        return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
+        """The shape of the decoder, as it is saved."""
 
     def writer(self, shape: dict[str, Any]) -> CodeWriter:
-        """A code writer of that shape; a method with another decoder gives its own."""
-        from callslip.decoders.writer import CodeWriter
+        """A decoder of that shape."""
 
-        return CodeWriter(**shape)
+    def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> HistoryWriter:
+        """The decoder joined to an encoder of histories."""
 
-    def made_once(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """What is made between phases of training; a resumed fit has it already."""
-        kept = self.checkpoints
-        held = kept.recall(name) if kept is not None else None
-        if held is not None:
-            return held["made"]
-        made = make()
-        if kept is not None:
-            kept.remember(name, made=made)
-        return made
+
+class VectorReader:
+    """Gives the decoder the vector of a text by a frozen encoder."""
+
+    histories = False
+
+    def __init__(self, settings: Any, texts: TextVectors, rows: Rows) -> None:
+        self.settings, self.texts, self.rows = settings, texts, rows
+        self.model: Any = None
+        self.shape: dict[str, Any] = {}
+
+    # The model.
+
+    def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
+        """Make an untrained model for codes of so many tokens per level."""
+        own = {"widths": [int(width) for width in widths], "with_end": with_end}
+        self.shape = builder.writer_shape() | self.writer_input(builder.vectors) | own
+        self.use(self.join(builder, builder.writer(self.shape)))
+
+    def use(self, model: Any) -> None:
+        """Take a model, onto the device of the settings."""
+        from callslip.runtime.device import best_device
+
+        self.model = model.to(best_device(self.settings.device))
+
+    def writer_input(self, vectors: np.ndarray) -> dict[str, Any]:
+        """What the decoder's shape says of its input."""
+        return {"input_dim": vectors.shape[1]}
+
+    def join(self, builder: Builder, writer: CodeWriter) -> Any:
+        """The decoder and what reads queries for it, as one module."""
+        return writer
+
+    def save(self, folder: Path) -> None:
+        model_files.save_model(folder, self.model, self.shape)
+
+    def load(self, folder: Path, builder: Builder) -> None:
+        self.read_shape(folder)
+        model = self.join(builder, builder.writer(self.shape))
+        model_files.load_weights(folder, model)
+        self.use(model)
+        self.model.eval()
+
+    def read_shape(self, folder: Path) -> None:
+        self.shape = model_files.read_shape(folder)
 
     def learning_share(self, parameter: str) -> float:
-        """The share of the learning rate that a parameter has: an encoder that is trained, too, learns slowly."""
-        encoder = self.settings.train_encoder != "none" and parameter.startswith("encoder.")
-        return self.settings.encoder_learning_rate / max(self.settings.learning_rate, 1e-12) if encoder else 1.0
+        """The share of the learning rate that a parameter has."""
+        return 1.0
 
     def decay(self, parameter: str) -> float:
-        """The weight decay that a parameter has: the vectors of items have one of their own."""
-        return self.settings.decay_of(parameter, self.settings.weight_decay)
+        """The weight decay of a parameter."""
+        return self.settings.weight_decay
+
+    # Queries and documents.
+
+    def encode_corpus(self, corpus: Corpus) -> np.ndarray:
+        """The vector of every document, [N, dim]."""
+        return self.texts.cached([document.content for document in corpus], "encoding documents")
+
+    def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
+        """The vectors of documents that are added, [n, dim]."""
+        return self.texts.cached([document.content for document in documents], "encoding new documents")
+
+    def query_vectors(self, queries: list[Query]) -> np.ndarray:
+        """One vector a query, for similarity."""
+        return self.texts.encode([query.text for query in queries])
+
+    def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
+        """Queries as the model reads them, given their vectors."""
+        return vectors
+
+    def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
+        """Documents as the model reads them."""
+        return self.inputs([Query(document.doc_id, document.content) for document in documents], vectors)
+
+    def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
+        """The pairs to train on and, if `documents` are to be trained on, each document with itself."""
+        row_of = corpus.rows()
+        rows = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
+        if documents:
+            rows = np.concatenate([rows, np.arange(len(corpus))])
+        inputs = self.training_inputs([pair.query for pair in pairs], corpus if documents else (), vectors)
+        return TextExamples(inputs, rows, self.settings.batch_size)
+
+    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+        """Texts to train on and, after them, documents, as the model reads them."""
+        found = self.texts.cached(texts, "encoding training texts")
+        return np.concatenate([found, vectors]) if documents else found
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
         import torch
 
-        chosen = range(len(inputs)) if rows is None else rows
         device = next(self.model.parameters()).device
-        if isinstance(inputs, list):
-            return self._reader.batch([inputs[row] for row in chosen]).to(device)
-        return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else inputs[rows])).to(device)
+        return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else np.asarray(inputs)[rows])).to(device)
 
-    @property
-    def encoder(self) -> Encoder:
-        if self._encoder is None:
-            from callslip.encoders.encoder import load_encoder
+    def read(self, examples: Any, numbers: np.ndarray) -> Any:
+        """The queries of a training batch as the model takes them."""
+        return with_noise(self.batch(examples.inputs, numbers), self.settings.noise)
 
-            s = self.settings
-            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length, backend=s.backend)
-        return self._encoder
+    def terms(self, read: Any, rows: np.ndarray) -> dict[str, Tensor]:
+        """Terms of the training objective beside that of the codes."""
+        return {}
 
-    def encode(self, texts: list[str], progress: str) -> np.ndarray:
-        from callslip.encoders.vector_cache import cached_encode
+    # Documents' vectors, and their changes.
 
-        return cached_encode(self.encoder, texts, progress=progress)
+    def document_vectors(self, vectors: np.ndarray) -> np.ndarray:
+        """What query vectors are compared with, by row."""
+        return vectors
 
-    def _adjusted(self, names: frozenset[str]) -> None:
-        from callslip.runtime.device import best_device
+    def forget_vectors(self) -> None:
+        """Compute `document_vectors` anew: the model has been trained."""
 
-        if "device" in names and hasattr(self, "model"):
-            self.model.to(best_device(self.settings.device))
-        if names & {"device", "backend"}:
-            self._encoder = None
+    def extend(self, vectors: np.ndarray) -> None:
+        """Append documents with these vectors."""
 
-    # The saved folder.
+    def keep(self, rows: np.ndarray) -> None:
+        """Keep some documents only."""
 
-    def _save(self, folder: Path) -> None:
-        from safetensors.numpy import save_file as save_arrays
-        from safetensors.torch import save_file
 
-        np.save(folder / VECTORS, self.vectors, allow_pickle=False)
-        self.identifiers.save(folder)
-        if self.maker is not None:
-            save_arrays(self.maker.state(), folder / CLUSTERS)
-        if self.settings.seq2seq is not None:
-            cast("T5CodeWriter", self.model).save(folder / T5)
-        else:
-            weights = {name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}
-            save_file(weights, folder / MODEL)
-            shape = self._shape
-            if self.history is not None:  # as many items as there are now, new ones included
-                shape = shape | {"history": replace(self.history, count=len(self.vectors)).to_dict()}
-            (folder / MODEL_SHAPE).write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
-        if self.log is not None:
-            lines = [json.dumps(record) for record in self.log.records]
-            (folder / TRAINING).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+class TunedReader(VectorReader):
+    """Fine-tunes a copy of the encoder together with the decoder."""
 
-    def _load(self, folder: Path) -> None:
-        from safetensors.numpy import load_file as load_arrays
-        from safetensors.torch import load_file
+    def join(self, builder: Builder, writer: CodeWriter) -> Any:
+        from callslip.decoders.tuned import TunedWriter
 
+        return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
+
+    def learning_share(self, parameter: str) -> float:
+        s = self.settings
+        return s.encoder_learning_rate / max(s.learning_rate, 1e-12) if parameter.startswith("encoder.") else 1.0
+
+    def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
+        return self.model.tokenize([query.text for query in queries], self.settings.seq2seq_length)
+
+    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+        texts = texts + [document.content for document in documents]
+        return self.model.tokenize(texts, self.settings.seq2seq_length)
+
+    def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
+        device = next(self.model.parameters()).device
+        chosen = range(len(inputs)) if rows is None else rows
+        return self.model.batch([inputs[row] for row in chosen]).to(device)
+
+
+class T5Reader(TunedReader):
+    """A T5 that reads the text of a query itself and writes its code."""
+
+    def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
         from callslip.decoders.t5 import T5CodeWriter
-        from callslip.runtime.device import best_device
-        from callslip.training.loop import TrainingLog
 
-        self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
-        self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
-        maker = self.code_maker(len(self.vectors)) if self.settings.codes_from is None else None
-        self.maker = None if maker is None else maker.from_state(load_arrays(folder / CLUSTERS))
-        if self.settings.seq2seq is not None:
-            self.model = T5CodeWriter.load(folder / T5)
+        codes = getattr(self.settings, "seq2seq_codes", "codebooks")
+        widths = [int(width) for width in widths]
+        self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
+
+    def learning_share(self, parameter: str) -> float:
+        return 1.0
+
+    def save(self, folder: Path) -> None:
+        self.model.save(folder / T5)
+
+    def load(self, folder: Path, builder: Builder) -> None:
+        from callslip.decoders.t5 import T5CodeWriter
+
+        self.use(T5CodeWriter.load(folder / T5))
+        self.model.eval()
+
+
+class HistoryReader(VectorReader):
+    """Reads histories of items; the item vectors are trained with the decoder."""
+
+    histories = True
+
+    def __init__(
+        self, settings: Any, texts: TextVectors, rows: Rows, kind: Literal["set", "sequence"], has_texts: bool
+    ) -> None:
+        super().__init__(settings, texts, rows)
+        self.kind, self.has_texts = kind, has_texts
+        self.history: HistoryShape | None = None
+        self._item_vectors: np.ndarray | None = None
+
+    def encode_corpus(self, corpus: Corpus) -> np.ndarray:
+        from callslip.decoders.histories import HistoryShape
+        from callslip.encoders.interaction_vectors import interaction_vectors
+
+        sequences = training_sequences(corpus)  # or an error: too few items for each user
+        if self.has_texts:
+            vectors = super().encode_corpus(corpus)
         else:
-            self._shape = json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8"))
-            history = self._shape.pop("history", None)
-            self.history, self._item_vectors = None if history is None else HistoryShape(**history), None
-            self.model = self._reading(self.writer(self._shape))
-            self.model.load_state_dict(load_file(folder / MODEL))
-        self.model.to(best_device(self.settings.device)).eval()
-        if (folder / TRAINING).exists():
-            lines = (folder / TRAINING).read_text(encoding="utf-8").splitlines()
-            self.log = TrainingLog([json.loads(line) for line in lines])
+            vectors = interaction_vectors(sequences, len(corpus), self.settings.seed)
+        memory = self.settings.history_memory
+        self.history = HistoryShape.of(self.settings, self.kind, vectors, self.has_texts, memory)
+        return vectors
+
+    def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
+        if self.has_texts:
+            return super().encode_new(documents, dim)
+        return np.zeros((len(documents), dim), np.float32)  # no user has had them yet
+
+    def writer_input(self, vectors: np.ndarray) -> dict[str, Any]:
+        assert self.history is not None
+        return {"reads": self.history.memory, "input_dim": self.history.width}
+
+    def join(self, builder: Builder, writer: CodeWriter) -> Any:
+        assert self.history is not None
+        self.forget_vectors()
+        return builder.history_writer(self.history.encoder(builder.vectors), writer)
+
+    def save(self, folder: Path) -> None:
+        assert self.history is not None
+        count = self.model.items.count  # new items included
+        history = replace(self.history, count=count).to_dict()
+        model_files.save_model(folder, self.model, self.shape | {"history": history})
+
+    def read_shape(self, folder: Path) -> None:
+        from callslip.decoders.histories import HistoryShape
+
+        super().read_shape(folder)
+        self.history = HistoryShape(**self.shape.pop("history"))
+
+    def decay(self, parameter: str) -> float:
+        return self.settings.decay_of(parameter, self.settings.weight_decay)
+
+    def query_vectors(self, queries: list[Query]) -> np.ndarray:
+        return self.model.vectors(self.batch(self._numbers(queries))).cpu().numpy()
+
+    def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
+        return self._numbers(queries)
+
+    def _numbers(self, queries: list[Query]) -> np.ndarray:
+        assert self.history is not None
+        known = self.model.items.known().cpu().numpy()
+        return numbers_of(queries, self.rows.row_of(), self.history.longest, known)
+
+    def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
+        assert self.history is not None
+        some = training_examples(training_sequences(corpus), self.history.kind, self.history.longest)
+        return HistoryExamples(self.history, some.histories, some.targets, self.settings.batch_size)
+
+    def read(self, examples: Any, numbers: np.ndarray) -> Any:
+        return examples.read(self.model.encoder, numbers)
+
+    def terms(self, read: Any, rows: np.ndarray) -> dict[str, Tensor]:
+        import torch
+
+        from callslip.training.item_ranking import ranking_term
+
+        weight = self.settings.ranker_weight
+        if not weight:
+            return {}
+        target = torch.from_numpy(rows).to(read.vector.device)
+        return {"ranking": weight * ranking_term(read, target, self.model.items, self.settings.ranker_negatives)}
+
+    def document_vectors(self, vectors: np.ndarray) -> np.ndarray:
+        if self._item_vectors is None:
+            import torch
+
+            with torch.no_grad():
+                self._item_vectors = self.model.items.all().cpu().numpy()
+        return self._item_vectors
+
+    def forget_vectors(self) -> None:
+        self._item_vectors = None
+
+    def extend(self, vectors: np.ndarray) -> None:
+        import torch
+
+        self.model.items.extend(torch.from_numpy(vectors))
+        self.forget_vectors()
+
+    def keep(self, rows: np.ndarray) -> None:
+        import torch
+
+        self.model.items.keep(torch.from_numpy(rows))
+        self.forget_vectors()
+
+
+def with_noise(batch: Any, noise: float) -> Any:
+    """Vectors plus Gaussian noise of norm `noise`; token ids and histories as they are."""
+    import torch
+
+    if not noise or not isinstance(batch, torch.Tensor) or not batch.is_floating_point():
+        return batch
+    return batch + noise * torch.randn_like(batch) / batch.shape[1] ** 0.5
+
+
+def reads_text(settings: Any) -> bool:
+    """Whether the model reads texts itself rather than the vectors of a frozen encoder."""
+    tuned = isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none"
+    return tuned or (isinstance(settings, T5Settings) and settings.seq2seq is not None)
+
+
+def could_read(settings: Any, *, histories: bool) -> bool:
+    """Whether an index fitted with these settings, on a corpus of such queries, would answer them."""
+    kind = settings.queries if isinstance(settings, HistoryQuerySettings) else "text"
+    if histories:
+        return kind in ("set", "sequence") or (kind == "auto" and not reads_text(settings))
+    return kind in ("auto", "text")
+
+
+def reader_for(settings: Any, corpus: Corpus, texts: TextVectors, rows: Rows) -> VectorReader:
+    """The reader of a corpus's queries."""
+    kind = settings.queries if isinstance(settings, HistoryQuerySettings) else "text"
+    if kind == "auto":
+        kind = "sequence" if has_histories(corpus) and could_read(settings, histories=True) else "text"
+    if kind != "text":
+        training_sequences(corpus)  # or an error, before anything is encoded
+        return HistoryReader(settings, texts, rows, kind, has_texts(corpus))
+    if isinstance(settings, T5Settings) and settings.seq2seq is not None:
+        from callslip.decoders.t5 import check_checkpoint
+
+        check_checkpoint(settings.seq2seq)  # a wrong name must not cost the encoding of the corpus
+    return text_reader(settings, texts, rows)
+
+
+def text_reader(settings: Any, texts: TextVectors, rows: Rows) -> VectorReader:
+    """The reader of texts that the settings ask for."""
+    if isinstance(settings, T5Settings) and settings.seq2seq is not None:
+        return T5Reader(settings, texts, rows)
+    tuned = isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none"
+    return (TunedReader if tuned else VectorReader)(settings, texts, rows)
+
+
+def saved_reader(settings: Any, folder: Path, texts: TextVectors, rows: Rows) -> VectorReader:
+    """The reader that wrote a folder, not yet loaded."""
+    history = model_files.read_shape(folder).get("history") if (folder / model_files.SHAPE).exists() else None
+    if history is not None:
+        return HistoryReader(settings, texts, rows, history["kind"], history["texts"])
+    return text_reader(settings, texts, rows)

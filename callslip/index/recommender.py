@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Query
+from callslip.corpus.logs import has_histories, training_sequences
 from callslip.corpus.sequences import Sequences
 from callslip.errors import Unsupported
-from callslip.index.histories import has_histories, training_sequences
-from callslip.index.retriever import Found, Retriever, best_rows
+from callslip.index.retriever import Found, Retriever
+from callslip.search.nearest import best_rows
 
 BLOCK = 256
 """Histories that are scored at once: each takes a number for every item."""
@@ -38,7 +39,7 @@ class Recommender(Retriever):
         """Why each of these rows was found."""
         return None
 
-    def _fit(self, corpus: Corpus) -> None:
+    def build(self, corpus: Corpus) -> None:
         if not has_histories(corpus):
             raise Unsupported(
                 f"{self.method} recommends items to users, and this corpus has none with three items or more",
@@ -46,7 +47,7 @@ class Recommender(Retriever):
             )
         self.learn(corpus, training_sequences(corpus))
 
-    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+    def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         row_of, found = self.row_of(), []
         known = [np.array([row_of[i] for i in query.history if i in row_of], dtype=np.int64) for query in queries]
         for start in range(0, len(known), BLOCK):

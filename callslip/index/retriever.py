@@ -1,8 +1,8 @@
 """Retriever: the contract that every method keeps, from BM25 to the five papers.
 
-A retriever is fitted to a corpus, searches it, and is saved to and loaded from one folder. Everything that is
-the same for all methods is here or, for documents that come and go and the folder they are in, in `living.py`; a
-subclass fills in `_fit`, `_search`, `_save`, `_load`, and for new documents `_prepare`, `_extend` and `_keep`.
+A retriever is fitted to a corpus, searches it, and is saved to and loaded from one folder. It holds the `Rows` of its
+documents and a `Living`, which changes them. A method implements `build`, `find`, `save_files` and `load_files`, and
+for new documents `prepare`, `extend` and `keep`.
 """
 
 from __future__ import annotations
@@ -10,87 +10,131 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from callslip import settings as settings_of
-from callslip.corpus.documents import Corpus, Query
+from callslip.corpus.documents import Corpus, Document, Query
 from callslip.corpus.sequences import Users
 from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.filters.filter import Filter, group_by_filter
-from callslip.index.living import TRIES, Living
+from callslip.index.living import Living
+from callslip.index.rows import Rows
 from callslip.search.hits import Hit, Hits
-from callslip.search.nearest import best_rows as best_rows  # methods that score every row take it from here
-from callslip.storage import documents as stored
-from callslip.storage.rows import Gone
+from callslip.storage.documents import Documents, MemoryDocuments
+from callslip.storage.rows import Parts
 
 if TYPE_CHECKING:
+    from callslip.storage.drift import Drift
     from callslip.training.checkpoints import Checkpoints
 
 
 @dataclass
 class Found:
-    """What `_search` gives for one query: rows of documents, best first, with scores; codes and reasons if any."""
+    """What `find` returns for one query: rows of documents, best first, with scores; codes and reasons if any."""
 
     rows: Sequence[int] | np.ndarray
     scores: Sequence[float] | np.ndarray
     codes: Sequence[tuple[int, ...]] | np.ndarray | None = None
     why: Sequence[dict[str, Any]] | None = None
 
+    def without(self, left_out: set[int]) -> Found:
+        """The same without some rows."""
+        kept = [place for place, row in enumerate(self.rows) if int(row) not in left_out]
+        return Found(
+            [self.rows[place] for place in kept],
+            [self.scores[place] for place in kept],
+            None if self.codes is None else [self.codes[place] for place in kept],
+            None if self.why is None else [self.why[place] for place in kept],
+        )
 
-class Retriever(Living):
+
+class Retriever:
     """Finds documents for a query."""
 
     Settings: ClassVar[type] = object
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Named sets of settings for `--preset`; a method may have `quick` and `paper`."""
+    """Named sets of settings for `--preset`. The preset `paper` is a recipe, see `callslip.methods`."""
     search_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings that act when searching, so that they can be changed without fitting again."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
-        super().__init__()
         self.settings = settings if settings is not None else self.Settings()
         self.method = method or type(self).__name__.lower()
+        self.rows = Rows()
+        self.living = Living(self)
+        self.users = Users()
         self.fit_seconds = 0.0
         self.corpus_fingerprint: dict[str, Any] = {}
         self.checkpoints: Checkpoints | None = None
-        self._known_names: tuple[stored.Documents, list[str]] | None = None
 
-    # What a subclass fills in.
+    # What a method implements.
 
-    def _fit(self, corpus: Corpus) -> None:
+    def build(self, corpus: Corpus) -> None:
+        """Build the index, and train what has to be trained."""
         raise NotImplementedError
 
-    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        """Rank rows for each query. `mask` tells which rows may be returned; None means all of them."""
+    def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        """Rank rows for each query. `mask` marks the rows that may be returned; None means all of them."""
         raise NotImplementedError
+
+    def prepare(self, documents: list[Document]) -> Parts:
+        """What `extend` needs of new documents besides their texts: arrays of one row a document."""
+        raise Unsupported(
+            f"{self.method} cannot take new documents",
+            f"Fit again: callslip fit CORPUS --method {self.method} --out DIR.",
+        )
+
+    def extend(self, documents: list[Document], parts: Parts) -> None:
+        """Append new documents to the present rows. `self.documents` still holds the present ones only."""
+        raise NotImplementedError
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Drop all rows but these, and number them anew from 0. `self.documents` still holds all."""
+        raise NotImplementedError
+
+    def codes_by_row(self) -> np.ndarray | None:
+        """The code of every row, padded with -1; None for a method without codes."""
+        return None
+
+    def save_files(self, folder: Path) -> None:
+        """Write the method's own files."""
+        raise NotImplementedError
+
+    def load_files(self, folder: Path) -> None:
+        """Read the method's own files."""
+        raise NotImplementedError
+
+    def adjusted(self, names: frozenset[str]) -> None:
+        """Follow search settings that have just changed."""
 
     @property
     def reads_histories(self) -> bool:
-        """Whether queries are histories of items, and not texts."""
+        """Whether queries are histories of items rather than texts."""
         return False
 
     def could_read(self, *, histories: bool) -> bool:
-        """Whether a fit on a corpus of such queries would give an index that answers them; asked before the fit."""
+        """Whether an index fitted on a corpus of such queries would answer them; asked before the fit."""
         return not histories
 
-    # The contract.
+    # Fit and search.
 
     def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
-        """Build the index (and train whatever has to be trained) on a corpus, saving the training as it goes on."""
+        """Build the index on a corpus, saving the training at intervals if there are `checkpoints`."""
         if not len(corpus):
             raise CallslipError("the corpus is empty", "Give at least one document.")
         began = time.perf_counter()
-        self._home = None  # an earlier index in a folder stays as it is
-        self._remember(stored.MemoryDocuments(corpus.documents))
-        self._trained = len(corpus)
+        self.living.detach()
+        self.rows.replace(MemoryDocuments(corpus.documents))
+        self.rows.trained = len(corpus)
         self.corpus_fingerprint = corpus.fingerprint()
         self.users = Users.of(corpus)
         self.checkpoints = checkpoints
         if checkpoints is not None:
             checkpoints.claim(self.method, settings_of.to_dict(self.settings), self.corpus_fingerprint)
-        self._fit(corpus)
+        self.build(corpus)
         self.fit_seconds = time.perf_counter() - began if checkpoints is None else checkpoints.spent()
         return self
 
@@ -118,24 +162,17 @@ class Retriever(Living):
     ) -> list[Hits]:
         """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query.
 
-        `exclude_history` leaves out the items that a query's history holds. Without `texts` hits bear neither title nor
-        text, which saves reading the documents: an evaluation looks at ids only.
+        `exclude_history` leaves out the items of a query's own history. Without `texts` hits have neither title nor
+        text, which saves reading the documents: an evaluation needs the ids only.
         """
         if isinstance(queries, str):
             raise BadSetting("search_batch takes a list of queries, not one string", "Use search for one query.")
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
-        self._fitted()
+        _ = self.documents  # an index that is not fitted says so
         self._check_queries(asked)
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
-        for attempt in range(TRIES):
-            self.refresh(now=attempt > 0)
-            try:
-                with self._gate.searching():
-                    return self._answer(asked, k, filter, explain, exclude_history, texts)
-            except Gone:  # another process deleted a hit under our hands: without it there is room for another
-                continue
-        raise CallslipError("documents are deleted faster than they can be read", "Search again.")
+        return self.living.read(lambda: self._answer(asked, k, filter, explain, exclude_history, texts))
 
     def _answer(
         self,
@@ -147,30 +184,23 @@ class Retriever(Living):
         texts: bool = True,
     ) -> list[Hits]:
         hits = [Hits() for _ in asked]
-        # All masks before any search: a mistake in the last filter should not cost the work of the others.
-        groups = [(self.mask(one), numbers) for one, numbers in group_by_filter(filter, len(asked))]
+        # All masks before any search: an error in the last filter must not cost the work of the others.
+        groups = [(self.rows.mask(one), numbers) for one, numbers in group_by_filter(filter, len(asked))]
         for mask, numbers in groups:
-            possible = len(self._alive) if mask is None else int(np.count_nonzero(mask))
+            possible = len(self.rows.alive) if mask is None else int(np.count_nonzero(mask))
             if possible and numbers:
                 some = [asked[number] for number in numbers]
-                # So many more that k are left without the longest history.
+                # Enough hits that k are left without the longest history.
                 more = max(len(set(query.history)) for query in some) if exclude_history else 0
-                found = self._search(some, min(k + more, possible), mask, explain)
+                found = self.find(some, min(k + more, possible), mask, explain)
                 for number, one in zip(numbers, found, strict=True):
-                    hits[number] = self._hits(self._without(one, asked[number]) if more else one, k, texts)
+                    hits[number] = self._hits(one.without(self._rows_of(asked[number])) if more else one, k, texts)
         return hits
 
-    def _without(self, found: Found, query: Query) -> Found:
-        """What was found, without the items of the query's history."""
+    def _rows_of(self, query: Query) -> set[int]:
+        """The rows of the items of a query's history."""
         row_of = self.row_of()
-        had = {row_of[item] for item in query.history if item in row_of}
-        kept = [place for place, row in enumerate(found.rows) if int(row) not in had]
-        return Found(
-            [found.rows[place] for place in kept],
-            [found.scores[place] for place in kept],
-            None if found.codes is None else [found.codes[place] for place in kept],
-            None if found.why is None else [found.why[place] for place in kept],
-        )
+        return {row_of[item] for item in query.history if item in row_of}
 
     def adjust(self, values: Mapping[str, Any]) -> Self:
         """Change settings that act when searching, such as the beam, without fitting again."""
@@ -179,34 +209,93 @@ class Retriever(Living):
                 can = ", ".join(sorted(self.search_settings)) or "none"
                 raise BadSetting(
                     f"setting {name!r} acts when the index is fitted",
-                    f"Fit again with it. Settings of a search: {can}.",
+                    f"Fit again with it. Search settings: {can}.",
                 )
         before = self.settings
         self.settings = settings_of.make(self.Settings, settings_of.to_dict(self.settings) | dict(values))
         try:
-            self._adjusted(frozenset(values))
+            self.adjusted(frozenset(values))
         except CallslipError:
             self.settings = before
             raise
         return self
 
-    def _adjusted(self, names: frozenset[str]) -> None:
-        """Follow settings that have just changed, if something was made with the old ones."""
+    # Changes and the folder.
 
-    def _loaded(self, manifest: dict[str, Any]) -> None:
-        self.fit_seconds = manifest.get("fit_seconds", 0.0)
-        self.corpus_fingerprint = manifest.get("corpus", {})
+    def add(self, documents: Iterable[Document]) -> None:
+        """Make new documents findable without fitting again, or raise `Unsupported` with the remedy."""
+        self.living.add(documents)
 
-    # What the command line, the reports and subclasses ask for.
+    def delete(self, doc_ids: Iterable[str]) -> None:
+        """Stop returning these documents. Model weights may still remember them until the next fit."""
+        self.living.delete(doc_ids)
+
+    def update(self, documents: Iterable[Document]) -> None:
+        """Replace documents by doc_id, in one atomic change; unknown doc_ids are added."""
+        self.living.update(documents)
+
+    def save(self, path: str | Path) -> None:
+        """Write the index into one folder, whole or not at all. An index without a folder lives there from then on."""
+        _ = self.documents  # an index that is not fitted says so
+        self.living.save(path)
+
+    def refresh(self, now: bool = False) -> Self:
+        """Apply what other processes have changed. Every search does this by itself."""
+        self.living.refresh(now)
+        return self
+
+    def compact(self) -> None:
+        """Write a new snapshot without the deleted documents, so that opening has no changes to replay."""
+        self.living.compact()
+
+    def drift(self) -> Drift:
+        """How far the index has moved from what the model was trained on."""
+        return self.living.drift()
+
+    def novelty(self, doc_ids: Iterable[str] | None = None) -> dict[str, str]:
+        """What each document is to the model: `existing` (trained on), `new content` (added, with the code of a trained
+        document) or `new semantic` (added, with a code of its own). Empty for a method without codes."""
+        return self.living.novelty(doc_ids)
+
+    def close(self) -> None:
+        """Close the folder; load the index again to use it."""
+        self.living.close()
+
+    @property
+    def documents(self) -> Documents:
+        return self.rows.documents
+
+    def row_of(self) -> dict[str, int]:
+        """doc_id -> row, for the documents that are not deleted."""
+        return self.rows.row_of()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def write_files(self, folder: Path) -> None:
+        """All files of a generation: the method's, and the users of a log."""
+        self.save_files(folder)
+        self.users.save(folder)
+
+    def read_files(self, folder: Path) -> None:
+        self.load_files(folder)
+        self.users = Users.load(folder)
 
     def describe(self) -> dict[str, Any]:
-        """Method, settings, corpus and cost: what a manifest or a report says of this index."""
+        """Method, settings, corpus and cost, for manifests and reports."""
         return {
             "method": self.method,
             "settings": settings_of.to_dict(self.settings),
             "corpus": self.corpus_fingerprint,
             "fit_seconds": round(self.fit_seconds, 3),
         }
+
+    def take_description(self, manifest: dict[str, Any]) -> None:
+        """Read what `describe` wrote."""
+        self.fit_seconds = manifest.get("fit_seconds", 0.0)
+        self.corpus_fingerprint = manifest.get("corpus", {})
+
+    # Queries and hits.
 
     def _check_queries(self, queries: list[Query]) -> None:
         if self.reads_histories:
@@ -226,22 +315,15 @@ class Retriever(Living):
             raise BadSetting(f"a query is a text or a Query, not {type(query).__name__}")
         return query if isinstance(query, Query) else Query(str(number), query)
 
-    def _names(self) -> list[str]:
-        """The doc_id of every row, deleted ones included, read once for as long as the rows are these."""
-        documents = self._fitted()
-        if self._known_names is None or self._known_names[0] is not documents:
-            self._known_names = (documents, list(documents.doc_ids()))
-        return self._known_names[1]
-
     def _hits(self, found: Found, k: int, texts: bool = True) -> Hits:
         rows = [int(row) for row in found.rows[:k]]
         if texts:
             hits = Hits.ranked(
                 Hit(document.doc_id, float(score), title=document.title, text=document.text)
-                for document, score in zip(self._fitted().rows(rows), found.scores, strict=False)
+                for document, score in zip(self.documents.rows(rows), found.scores, strict=False)
             )
         else:
-            names = self._names()
+            names = self.rows.doc_ids()
             hits = Hits.ranked(Hit(names[row], float(score)) for row, score in zip(rows, found.scores, strict=False))
         for position, hit in enumerate(hits):
             if found.codes is not None:

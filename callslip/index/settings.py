@@ -1,123 +1,265 @@
-"""The settings that every generative method has; a method's own dataclass extends them."""
+"""Groups of settings. A method's own dataclass opts into the groups that act in it; it has no other settings."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from callslip.errors import BadSetting
-from callslip.index.histories import HistorySettings
-from callslip.settings import check_range
+from callslip.settings import check_all, check_range, check_share
 
 Ranking = Literal["bucket", "share", "sum", "union"]
 """Orders of the documents whose codes were written."""
 
 
 @dataclass(frozen=True)
-class GenerativeSettings(HistorySettings):
-    """What every generative method has: an encoder, a decoder, training texts, a schedule and a search; and, on logs of
-    users and items, how histories are read."""
+class EncoderSettings:
+    """The encoder that turns texts into vectors."""
 
-    queries: Literal["auto", "text", "set", "sequence"] = "auto"
-    """What queries are: `text`; histories of items, read as a `set` (general recommendation) or a `sequence` (what
-    comes next). auto is a sequence for a corpus whose train queries are histories, and text for all else."""
-    ranker_weight: float = 1.0
-    """With histories: weight of the term that trains the inner product of history and item, which ranks inside buckets,
-    beside the term that trains the codes; 0 leaves it out."""
-    history_weight: float = 1.0
-    """With histories: what an inner product of 1 is worth in log-probability, under `ranking=sum`."""
-    codes_from: str | None = None
-    """A saved index whose codes are taken instead of the method's own; every document must be in it."""
+    heading: ClassVar[str] = "Encoder"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
     encoder: str = "minilm"
-    """minilm (embedded), granite, or any Hugging Face encoder by name or path."""
-    train_encoder: Literal["none", "top", "all"] = "none"
-    """Layers of the encoder that are trained with the decoder: `none` (every vector is made once and kept), the `top`
-    two, or `all`. The decoder then reads a copy that is; similarities stay those of the encoder as it was. Much slower,
-    and wants a GPU."""
-    encoder_learning_rate: float = 2e-5
-    """Peak learning rate of the encoder's layers, where they are trained."""
+    """Encoder: minilm (embedded), granite, or any Hugging Face encoder by name or path."""
     max_length: int | None = None
-    """Word pieces read of each text; none is the encoder's own limit."""
+    """Maximum number of word pieces the encoder reads of each text; none is the encoder's own limit."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
-    """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto takes int8 on a CPU where it can."""
+    """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto uses int8 on a CPU where it is
+    available."""
+    device: str | None = None
+    """cpu, cuda or mps; none chooses the best device available."""
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """The texts that stand for queries in training."""
+
+    heading: ClassVar[str] = "Training texts"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
     pseudo_queries: tuple[str, ...] = ("title", "sentences")
-    """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none."""
+    """Parts of each document used as pseudo-queries: title, lead, sentences, spans, keywords; empty for none."""
     doc2query: str | None = None
-    """A Hugging Face sequence-to-sequence checkpoint (name or path) that writes further pseudo-queries."""
+    """Hugging Face sequence-to-sequence checkpoint (name or path) that generates further pseudo-queries."""
     doc2query_per_document: int = 5
-    """How many queries it writes for each document."""
-    train_on_documents: bool = True
-    """Whether the document's own text is a training example, too."""
+    """Number of queries that `doc2query` generates for each document."""
     train_on_queries: bool = True
-    """Whether the judged queries of the train split are training examples."""
-    query_repeat: int = 1
-    """How many times a judged query is seen per epoch: it is rarer than pseudo-queries, and nearer to real ones."""
-    seq2seq: str | None = None
-    """A T5 checkpoint (name or folder) that reads the query's text and writes its code, trained as a whole, instead of
-    the small decoder that reads the encoder's vector. Wants a learning rate of about 5e-4, batches of 32 and a GPU."""
-    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
-    """With `seq2seq`: tokens of codes as new tokens of T5's vocabulary, or in codebooks of their own."""
-    seq2seq_length: int = 64
-    """With `seq2seq` or `train_encoder`: word pieces that the model reads of each text."""
+    """Whether to train on the judged queries of the train split."""
+    query_repeat: int | None = 1
+    """Number of times each judged query is seen per epoch. None repeats judged queries until they are about a third as
+    many as the pseudo-queries."""
+
+    def check(self) -> None:
+        check_range(self, doc2query_per_document=1, query_repeat=0)
+
+
+@dataclass(frozen=True)
+class DecoderSettings:
+    """The decoder over the encoder's vectors."""
+
+    heading: ClassVar[str] = "Decoder"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
     decoder_width: int = 256
     """Width of the decoder."""
     decoder_layers: int = 2
-    """Layers of the decoder."""
+    """Number of decoder layers."""
     decoder_heads: int = 4
-    """Attention heads of the decoder."""
-    memory_slots: int = 2
-    """Vectors that the decoder's cross-attention reads, made from the query's one vector."""
+    """Number of attention heads of the decoder."""
     dropout: float = 0.1
-    """Dropout in the decoder."""
+    """Dropout rate of the decoder."""
     noise: float = 0.5
-    """Length of the random vector added to each example's unit vector in training, so that what lies near a text is
-    learned with it."""
+    """Norm of the Gaussian noise added to each unit vector in training, which teaches the decoder the neighbourhood
+    of a text; 0 adds none."""
+
+    def check(self) -> None:
+        check_range(self, decoder_width=1, decoder_layers=1, decoder_heads=1, noise=0)
+        check_share(self, "dropout", below=True)
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """Training steps."""
+
+    heading: ClassVar[str] = "Schedule"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
     epochs: int = 20
-    """Passes over the training texts."""
+    """Number of training epochs."""
     batch_size: int = 512
-    """Examples per step."""
+    """Training examples per step."""
     learning_rate: float = 2e-3
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
     """Weight decay of AdamW."""
-    beam: int = 50
-    """Codes kept while writing; it grows by itself when k hits need more."""
-    decoding: Literal["beam", "exact"] = "beam"
-    """`beam` search, or the best codes of all: `exact` loses nothing to pruning, and takes longer the less sure the
-    model is. For small corpora, and to see what a beam loses."""
-    ranking: Ranking = "sum"
-    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
-    so after it has divided the probability of each code among its documents, so that a bucket is not first because it
-    is full; `sum` adds the code's log-probability and `similarity_weight` times the similarity; `union` ranks all
-    documents of the beam's buckets by similarity alone."""
-    similarity_weight: float = 60.0
-    """What a similarity of 1 is worth in log-probability, under `ranking=sum`."""
-    bucket_limit: int | None = None
-    """Documents of one bucket that may come before documents of other buckets; none for no limit. The others of the
-    bucket come last, so that there are still k hits."""
     seed: int = 0
     """Random seed of codes, weights and batches."""
-    device: str | None = None
-    """cpu, cuda, mps; none is the best there is."""
+
+    def check(self) -> None:
+        check_range(self, epochs=0, batch_size=1, learning_rate=0, weight_decay=0, seed=0)
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How codes are written and hits are ordered."""
+
+    heading: ClassVar[str] = "Search"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, ranker_weight=0)
-        if self.queries in ("set", "sequence") and (self.seq2seq is not None or self.train_encoder != "none"):
-            raise BadSetting(
-                f"setting 'queries' is {self.queries}, and `seq2seq` or `train_encoder` is for texts", "Leave one out."
-            )
-        check_range(self, decoder_width=1, decoder_layers=1, decoder_heads=1, memory_slots=1, batch_size=1, beam=1)
-        if self.bucket_limit is not None:
-            check_range(self, bucket_limit=1)
-        check_range(self, dropout=0, noise=0, epochs=0, learning_rate=0, weight_decay=0, query_repeat=0, seed=0)
-        check_range(self, seq2seq_length=3, encoder_learning_rate=0)
-        if self.train_encoder != "none" and self.seq2seq is not None:
-            raise BadSetting(
-                "setting 'train_encoder': with `seq2seq` the decoder reads T5's own encoder", "Leave it out."
-            )
+        check_all(self)
+
+    beam: int = 50
+    """Beam size; the beam widens by itself when the hits need more codes."""
+    decoding: Literal["beam", "exact"] = "beam"
+    """`beam` search, or `exact`: the best codes of all, without pruning. Exact search is slower the less certain the
+    model is; use it on small corpora, and to measure what a beam loses."""
+    ranking: Ranking = "sum"
+    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
+    the same after dividing a code's probability among its documents, so that full buckets are not preferred; `sum` adds
+    the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
+    buckets by similarity alone."""
+    similarity_weight: float = 60.0
+    """Weight of the similarity, in units of log-probability, under `ranking=sum`."""
+    bucket_limit: int | None = None
+    """Maximum number of documents of one bucket that precede documents of other buckets; none for no limit. The rest of
+    the bucket follows last, so that there are still k hits."""
+
+    def check(self) -> None:
+        check_range(self, beam=1, bucket_limit=1)
         if not math.isfinite(self.similarity_weight):
-            raise BadSetting(f"setting 'similarity_weight' is {self.similarity_weight}", "Use a number.")
-        if self.dropout >= 1:
-            raise BadSetting(f"setting 'dropout' is {self.dropout}", "Use less than 1.")
+            raise BadSetting(f"setting 'similarity_weight' is {self.similarity_weight}", "Use a finite number.")
+
+
+@dataclass(frozen=True)
+class HistorySettings:
+    """How histories of items are encoded."""
+
+    heading: ClassVar[str] = "Histories (logs of users and items)"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+    items: Literal["id", "text", "both"] = "both"
+    """Representation of the items of a history: a learned embedding (`id`), the vector of the item's text (`text`), or
+    both. New items have no embedding: with `id` they can be found, but are skipped in histories."""
+    history_length: int = 20
+    """Maximum number of items read of a history: the most recent ones."""
+    history_width: int = 96
+    """Width of the vectors of items and histories."""
+    history_layers: int = 2
+    """Number of layers of the history encoder."""
+    history_heads: int = 2
+    """Number of attention heads of the history encoder."""
+    history_dropout: float = 0.3
+    """Dropout rate of the history encoder."""
+    ranker_negatives: int = 1024
+    """Number of random negatives shared by a batch when the item ranking is trained; 0 uses all items."""
+    item_decay: float = 0.01
+    """Weight decay of the item vectors. They are most of the model and overfit individual users; in long trainings
+    values up to 1 help."""
+
+    def check(self) -> None:
+        check_range(self, history_length=1, history_width=1, history_layers=0, history_heads=1, ranker_negatives=0)
+        check_range(self, item_decay=0)
+        check_share(self, "history_dropout", below=True)
+
+    def decay_of(self, parameter: str, others: float) -> float:
+        """The weight decay of a parameter, by its name: `item_decay` for item vectors, otherwise `others`."""
+        return self.item_decay if "items" in parameter.split(".") else others
+
+
+@dataclass(frozen=True)
+class HistoryQuerySettings(HistorySettings):
+    """Queries that may be histories of items."""
+
+    heading: ClassVar[str] = HistorySettings.heading
+
+    queries: Literal["auto", "text", "set", "sequence"] = "auto"
+    """Kind of queries: `text`; histories of items read as a `set` (general recommendation) or as a `sequence`
+    (next-item recommendation). auto reads sequences if the train queries are histories, and texts otherwise."""
+    history_memory: Literal["vector", "states"] = "vector"
+    """What the decoder attends to: the one `vector` of a history (all positions of a sequence are then trained at once,
+    several times as fast), or the `states` of all its items."""
+    ranker_weight: float = 1.0
+    """With histories: weight of the item ranking loss beside the loss of the codes; 0 leaves it out."""
+    history_weight: float = 1.0
+    """With histories: weight of the inner product of history and item, in units of log-probability, under
+    `ranking=sum`."""
+
+    def check(self) -> None:
+        check_range(self, ranker_weight=0)
+        if self.queries in ("set", "sequence") and getattr(self, "train_encoder", "none") != "none":
+            raise BadSetting(f"queries={self.queries} with train_encoder, which is for texts", "Leave one out.")
+        if self.queries in ("set", "sequence") and getattr(self, "seq2seq", None) is not None:
+            raise BadSetting(f"queries={self.queries} with seq2seq, which reads texts", "Leave one out.")
+
+
+@dataclass(frozen=True)
+class TunedEncoderSettings:
+    """An encoder that is fine-tuned together with the decoder."""
+
+    heading: ClassVar[str] = "Fine-tuned encoder or T5"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+    train_encoder: Literal["none", "top", "all"] = "none"
+    """Encoder layers to fine-tune: `none` (every vector is computed once and cached), the `top` two, or `all`. The
+    decoder reads a fine-tuned copy; similarity uses the frozen encoder. Much slower; a GPU is recommended."""
+    encoder_learning_rate: float = 2e-5
+    """Peak learning rate of the fine-tuned encoder layers."""
+    seq2seq_length: int = 64
+    """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
+
+    def check(self) -> None:
+        check_range(self, encoder_learning_rate=0, seq2seq_length=3)
+
+
+@dataclass(frozen=True)
+class T5Settings(TunedEncoderSettings):
+    """T5 in place of encoder and decoder."""
+
+    heading: ClassVar[str] = TunedEncoderSettings.heading
+
+    seq2seq: str | None = None
+    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
+    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
+    recommended."""
+
+    def check(self) -> None:
+        if self.seq2seq is not None and self.train_encoder != "none":
+            raise BadSetting(
+                "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."
+            )
+
+
+@dataclass(frozen=True)
+class SavedCodesSettings:
+    """Codes of another index."""
+
+    heading: ClassVar[str] = "Codes of another index"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+    codes_from: str | None = None
+    """Saved index whose codes are used instead of the method's own; it must hold every document of the corpus."""
+
+
+@dataclass(frozen=True)
+class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, ScheduleSettings, SearchSettings):
+    """What every generative method has: an encoder, training texts, a decoder, a schedule and a search."""
+
+    heading: ClassVar[str] = TextSettings.heading
+
+    train_on_documents: bool = True
+    """Whether to train on the text of each document, too."""

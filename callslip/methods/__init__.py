@@ -1,4 +1,4 @@
-"""The methods, by name. A method's file is imported only when it is asked for."""
+"""The methods, by name. A method's module is imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -22,38 +22,72 @@ class Method:
     where: str
     about: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: str | None = None
+    """The recipe that is the preset `paper`."""
 
     def load(self) -> type[Retriever]:
         module, _, name = self.where.partition(":")
         return getattr(importlib.import_module(f"callslip.methods.{module}"), name)
 
+    def presets(self) -> dict[str, dict[str, Any]]:
+        """Named sets of settings: the method's own, and its paper's recipe."""
+        own = dict(self.load().presets)
+        if self.paper is not None:
+            from callslip.recipes import read_recipe
+
+            own["paper"] = read_recipe(self.paper).settings
+        return own
+
 
 METHODS: dict[str, Method] = {
-    "bm25": Method("bm25:BM25", "words in common, k1=0.9 b=0.4 as Lucene users have it"),
-    "bm25-classic": Method("bm25:BM25", "words in common, k1=1.5 b=0.75", {"k1": 1.5, "b": 0.75}),
+    "bm25": Method("bm25:BM25", "words in common, with Lucene's usual k1=0.9 and b=0.4"),
+    "bm25-classic": Method("bm25:BM25", "words in common, k1=1.5 and b=0.75", {"k1": 1.5, "b": 0.75}),
     "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
     "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
-    "dsi-semantic": Method("dsi:DSI", "codes by hierarchical k-means, a decoder that writes them"),
-    "dsi-random": Method("dsi:DSI", "the control: the same decoder, random codes", {"codes": "random"}),
+    "dsi-semantic": Method(
+        "dsi:DSI", "codes by hierarchical k-means, and a decoder that writes them", paper="dsi-paper"
+    ),
+    "dsi-random": Method("dsi:DSI", "the control: the same decoder with random codes", {"codes": "random"}),
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
-    "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's own output for it"),
-    "dsi-qg": Method("dsi:DSIQG", "documents known by pseudo-queries only, never by their text"),
-    "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix"),
-    "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation, one stretch of the vector a level"),
-    "genret": Method("genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents"),
-    "asi": Method("asi:ASI", "codes and the decoder that writes them learned at once", {"criteria_weight": 0.0}),
-    "asi++": Method("asi:ASI", "the same, with criteria that spread the codes evenly"),
-    "uri": Method(
-        "uri:URI", "codes that the decoder itself builds from queries and items, level by level, and a ranker"
+    "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's output for its text"),
+    "dsi-qg": Method(
+        "dsi:DSI", "DSI trained on pseudo-queries only, never on a document's text", {"train_on_documents": False}
     ),
-    "glen": Method("glen:GLEN", "codes of words that the model itself writes, searched exactly by one table"),
-    "popularity": Method("popularity:Popularity", "logs: what most users had, the same for everybody"),
-    "item-knn": Method("item_knn:ItemKNN", "logs: items that the same users had, nothing trained"),
+    "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix", paper="nci-paper"),
+    "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation", paper="ultron-pq-paper"),
+    "genret": Method(
+        "genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents", paper="genret-paper"
+    ),
+    "asi": Method(
+        "asi:ASI",
+        "codes and the decoder that writes them, learned jointly",
+        {"criteria_weight": 0.0},
+        paper="asi-paper",
+    ),
+    "asi++": Method("asi:ASI", "ASI with three criteria that spread the codes evenly", paper="asi-paper"),
+    "uri": Method(
+        "uri:URI",
+        "codes that the decoder builds from queries and items, level by level, and a ranker",
+        paper="uri-paper",
+    ),
+    "glen": Method("glen:GLEN", "codes of words that the model itself writes, scored exactly", paper="glen-paper"),
+    "popularity": Method("popularity:Popularity", "logs: the items of most users, the same for everybody"),
+    "item-knn": Method("item_knn:ItemKNN", "logs: items of the same users, nothing trained"),
     "sasrec": Method("sasrec:SASRec", "logs: nearest items to a transformer's state after the history"),
-    "tiger": Method("tiger:TIGER", "codes by RQ-VAE, one more level for collisions; made for logs"),
-    "deep-retrieval": Method("deep_retrieval:DeepRetrieval", "paths learned with the model by turns; made for logs"),
-    "recforest": Method("recforest:RecForest", "paths in several balanced trees, their probabilities added; for logs"),
+    "tiger": Method(
+        "tiger:TIGER", "codes by RQ-VAE, with one more level for collisions; made for logs", paper="tiger-paper"
+    ),
+    "deep-retrieval": Method(
+        "deep_retrieval:DeepRetrieval",
+        "paths and model learned alternately; made for logs",
+        paper="deep-retrieval-paper",
+    ),
+    "recforest": Method(
+        "recforest:RecForest",
+        "paths in several balanced trees, their probabilities added; for logs",
+        paper="recforest-paper",
+    ),
 }
 
 DEFAULT = "dsi-semantic"
@@ -80,10 +114,12 @@ def make(name: str, values: Mapping[str, Any] | None = None, *, preset: str | No
     cls = method.load()
     chosen: dict[str, Any] = dict(method.settings)
     if preset is not None:
-        if preset not in cls.presets:
-            known = ", ".join(cls.presets) or "none"
-            raise BadSetting(f"method {name!r} has no preset {preset!r}", f"Its presets: {known}.")
-        chosen |= cls.presets[preset]
+        presets = method.presets()
+        if preset not in presets:
+            raise BadSetting(
+                f"method {name!r} has no preset {preset!r}", f"Its presets: {', '.join(presets) or 'none'}."
+            )
+        chosen |= presets[preset]
     chosen |= values or {}
     dotted = [key for key in chosen if "." in key]
     if dotted:  # part.key=value is for a part of a hybrid

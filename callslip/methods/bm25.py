@@ -10,8 +10,9 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
-from callslip.index.retriever import Found, Retriever, best_rows
+from callslip.index.retriever import Found, Retriever
 from callslip.search.bm25 import WordIndex
+from callslip.search.nearest import best_rows
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
 
@@ -48,10 +49,10 @@ class BM25(Retriever):
         s = self.settings
         self._words = WordIndex(k1=s.k1, b=s.b, formula=s.formula, language=s.language, stopwords=s.stopwords)
 
-    def _fit(self, corpus: Corpus) -> None:
+    def build(self, corpus: Corpus) -> None:
         self._words.index([document.content for document in corpus])
 
-    def _search(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+    def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         found = []
         for tokens in self._words.tokenize([query.text for query in queries]):
             known = self._words.known(tokens)
@@ -67,20 +68,20 @@ class BM25(Retriever):
         parts = {token: float(self._words.scores([token])[row]) for token in dict.fromkeys(tokens)}
         return {"words": {token: part for token, part in parts.items() if part > 0}}
 
-    def _prepare(self, documents: list[Document]) -> Parts:
+    def prepare(self, documents: list[Document]) -> Parts:
         return {}
 
-    def _extend(self, documents: list[Document], parts: Parts) -> None:
+    def extend(self, documents: list[Document], parts: Parts) -> None:
         # Word statistics change with every document, so the index is made anew; that is quick.
         self._words.index([d.content for d in (*self.documents, *documents)])
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         kept = np.zeros(len(self.documents), dtype=bool)
         kept[rows] = True
         self._words.index([d.content for d, keep in zip(self.documents, kept, strict=True) if keep])
 
-    def _save(self, folder: Path) -> None:
+    def save_files(self, folder: Path) -> None:
         self._words.save(folder / "bm25")
 
-    def _load(self, folder: Path) -> None:
+    def load_files(self, folder: Path) -> None:
         self._words.load(folder / "bm25")

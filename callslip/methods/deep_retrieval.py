@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,41 +17,43 @@ import torch
 from callslip.corpus.documents import Corpus
 from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.table import Identifiers
-from callslip.index.generative import GenerativeRetriever, GenerativeSettings, Inputs, Ranking
+from callslip.index.generative import GenerativeRetriever
+from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, Ranking, SavedCodesSettings, T5Settings
+from callslip.runtime.seeds import seeded
 from callslip.settings import check_range
+from callslip.training.examples import Examples, Inputs
 
 BLOCK = 2048
 """Examples that are read at once where no gradient is wanted."""
 
 
 @dataclass(frozen=True)
-class DeepRetrievalSettings(GenerativeSettings):
+class DeepRetrievalSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
     """Deep Retrieval's own: the paths, and how often they are chosen anew."""
 
     width: int = 32
     """Tokens per level."""
     length: int | None = None
-    """Levels; none is as many as leave about `leaf` documents to a path."""
+    """Levels; none chooses as many as leave about `leaf` documents to a path."""
     leaf: int = 5
-    """Documents to aim at per path when `length` is not given."""
+    """Target number of documents per path when `length` is none."""
     rounds: int = 3
-    """How often all items choose their path anew; 0 leaves them where chance put them."""
+    """Number of times that all items are reassigned to paths; 0 keeps their random paths."""
     round_epochs: int = 3
-    """Passes over the examples before each choice; `epochs` are the passes after the last."""
+    """Training epochs before each reassignment; `epochs` follow the last one."""
     per_item: int = 8
-    """Examples of each item that have a say, drawn at random."""
+    """Maximum number of random examples per item that its reassignment is based on."""
     penalty: float | None = None
-    """What a path, or a beginning of one, with n items costs the next: this times n to the power of 3 (the paper's
-    alpha). None: as much as makes one with its even share of items cost 1, whatever the number of items and paths."""
+    """Penalty of a path (or prefix) that already has n items: this times n cubed (the paper's alpha). None sets the
+    penalty of a path with its even share of items to 1."""
     ranking: Ranking = "union"
     """Order of hits: `union` ranks all items on the beam's paths by inner product, as in the paper; `bucket` keeps the
     model's order of paths; `sum` adds both."""
+    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
+    """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, rounds=0, round_epochs=0, per_item=1)
-        if self.penalty is not None:
-            check_range(self, penalty=0)
+    def check(self) -> None:
+        check_range(self, width=1, length=1, leaf=1, rounds=0, round_epochs=0, per_item=1, penalty=0)
 
 
 # The M-step.
@@ -90,43 +92,39 @@ class DeepRetrieval(GenerativeRetriever):
     """Paths and the model that writes them, learned by turns."""
 
     Settings = DeepRetrievalSettings
-    settings: DeepRetrievalSettings
-    presets = {  # noqa: RUF012  (a class constant, never changed)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": {"epochs": 6, "rounds": 2, "round_epochs": 2, "decoder_width": 128},
-        "paper": {"width": 100, "length": 3},
     }
 
-    def _fit(self, corpus: Corpus) -> None:
-        self.check_seq2seq()
+    def build(self, corpus: Corpus) -> None:
         self.log = None
         self.read_corpus(corpus)
-        s, given = self.settings, self.given_codes(corpus)
+        s, given = self.settings, self.saved_codes(corpus)
         length = s.length or levels_for(len(corpus), s.width, s.leaf)
         codes = random_codes(len(corpus), length, s.width, seed=s.seed) if given is None else given
         widths = [s.width] * length if given is None else [int(top) + 1 for top in given.max(axis=0)]
-        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
-            torch.manual_seed(s.seed)
-            self.model = self.new_model(widths, with_end=bool((codes < 0).any()))
-            examples, rows = self.examples(corpus)
-            for number in range(s.rounds if given is None else 0):  # paths that are given stay
-                self.train_model(examples, codes[rows], rows, phase=f"round {number + 1}", epochs=s.round_epochs)
-                choose = partial(self._choose, examples, rows, codes, number)
-                codes = self.made_once(f"paths {number + 1}", choose)
-            self.train_model(examples, codes[rows], rows)
+        with seeded(s.seed):
+            self.new_model(widths, with_end=bool((codes < 0).any()))
+            examples = self.examples(corpus)
+            for number in range(s.rounds if given is None else 0):  # the paths of `codes_from` stay
+                self.train_model(examples, codes, phase=f"round {number + 1}", epochs=s.round_epochs)
+                choose = partial(self._choose, examples, codes, number)
+                codes = self.computed_once(f"paths {number + 1}", choose)
+            self.train_model(examples, codes)
         self.identifiers = Identifiers(corpus.doc_ids, codes)
 
     @torch.no_grad()
-    def _choose(self, examples: Inputs, rows: np.ndarray, codes: np.ndarray, number: int) -> np.ndarray:
+    def _choose(self, examples: Examples, codes: np.ndarray, number: int) -> np.ndarray:
         """Every item's path, level by level: the token that its examples give most weight, given those before, less the
         penalty. All tokens are candidates: of few, the same ones would be every item's."""
-        s, rng = self.settings, np.random.default_rng([self.settings.seed, number])
+        s, rng, rows = self.settings, np.random.default_rng([self.settings.seed, number]), examples.rows
         asked = some_of_each(rows, s.per_item, rng)
         count, length = codes.shape
         chosen = np.zeros((count, 0), np.int32)
         reach = np.ones(len(asked))  # probability of the chosen beginning of the example's item, given the example
         self.model.eval()
         for level in range(length):
-            joint = reach[:, None] * self._next(examples, asked, chosen[rows[asked]])  # [examples, K]
+            joint = reach[:, None] * self._next(examples.inputs, asked, chosen[rows[asked]])  # [examples, K]
             weights = np.zeros((count, s.width))
             np.add.at(weights, rows[asked], joint)
             tokens = np.broadcast_to(np.arange(s.width, dtype=np.int32)[None, :, None], (count, s.width, 1))
@@ -138,14 +136,12 @@ class DeepRetrieval(GenerativeRetriever):
         chosen[without] = codes[without]  # nobody asked for these: they stay
         return chosen
 
-    def _next(self, examples: Inputs, asked: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+    def _next(self, inputs: Inputs, asked: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
         """Probabilities of the next token after the prefix [n, l] of each example: [n, K]."""
         parts = []
         for start in range(0, len(asked), BLOCK):
             some = slice(start, start + BLOCK)
-            query: Any = self.batch(examples, asked[some])
-            if self.history is not None:
-                query = self.histories.read(query)
+            query = self.reader.batch(inputs, asked[some])
             codes = torch.from_numpy(prefixes[some].astype(np.int64)).to(next(self.model.parameters()).device)
             level = prefixes.shape[1]
             hidden = self.model.hidden(query, codes)[:, level]

@@ -11,6 +11,7 @@ from callslip.errors import BadSetting, UnknownName
 from callslip.index.ensemble import Ensemble
 from callslip.index.retriever import Found, Retriever
 from callslip.methods import make
+from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,12 @@ class HybridSettings:
     options: tuple[str, ...] = ()
     """Settings of the parts, as part.key=value; on the command line write --set part.key=value."""
     constant: float = 60.0
-    """Added to each rank before it is inverted: the larger, the less the first places count."""
+    """Constant added to each rank before it is inverted: the larger, the less the top ranks count."""
     depth: int = 100
-    """How many hits of each part are fused (at least k)."""
+    """Number of hits of each part that are fused (at least k)."""
+
+    def __post_init__(self) -> None:
+        check_range(self, constant=0, depth=1)
 
 
 class Hybrid(Ensemble):

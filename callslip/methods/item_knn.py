@@ -108,16 +108,16 @@ class ItemKNN(Recommender):
             for column in parts.T
         ]
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         self.near = self.near[rows][:, rows].tocsr()
 
-    def _save(self, folder: Path) -> None:
+    def save_files(self, folder: Path) -> None:
         from safetensors.numpy import save_file
 
         parts = {"data": self.near.data, "indices": self.near.indices, "indptr": self.near.indptr}
         save_file({name: np.ascontiguousarray(part) for name, part in parts.items()}, folder / NEIGHBOURS)
 
-    def _load(self, folder: Path) -> None:
+    def load_files(self, folder: Path) -> None:
         from safetensors.numpy import load_file
         from scipy.sparse import csr_matrix
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,48 +18,48 @@ from torch.nn import functional
 
 from callslip.decoders.engines.weights import State
 from callslip.decoders.writer import CodeWriter, States
-from callslip.errors import BadSetting
 from callslip.identifiers import levels_for
-from callslip.index.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
-from callslip.settings import check_range
+from callslip.identifiers.makers import CodeMaker, code_maker
+from callslip.index.generative import GenerativeRetriever
+from callslip.index.settings import (
+    GenerativeSettings,
+    HistoryQuerySettings,
+    SavedCodesSettings,
+    TunedEncoderSettings,
+)
+from callslip.settings import check_positive, check_range
 from callslip.training.losses import code_cross_entropy
 
 
 @dataclass(frozen=True)
-class NCISettings(GenerativeSettings):
+class NCISettings(GenerativeSettings, TunedEncoderSettings, HistoryQuerySettings, SavedCodesSettings):
     """NCI's own: the tree, the adaptive decoder, and the consistency of two passes."""
 
     pseudo_queries: tuple[str, ...] = ("title", "sentences", "spans")
-    """Texts made from each document to train on: title, lead, sentences, spans, keywords; empty for none. Spans are
+    """Parts of each document used as pseudo-queries: title, lead, sentences, spans, keywords; empty for none. Spans are
     the paper's document-as-query."""
     width: int = 32
     """Tokens per level."""
     length: int | None = None
-    """Levels; none is as many as leave about `leaf` documents to a code."""
+    """Levels; none chooses as many as leave about `leaf` documents to a code."""
     leaf: int = 5
-    """Documents to aim at per code when `length` is not given."""
+    """Target number of documents per code when `length` is none."""
     adaptor_width: int = 64
     """Width of the network that reads the prefix."""
     adaptor_rank: int = 4
-    """Rank of the change that it makes to a level's output weights, beside a factor for each dimension; 0 for the
-    factors alone."""
+    """Rank of the network's change to a level's output weights, beside a factor per dimension; 0 for the factors
+    alone."""
     consistency: Literal["none", "contrastive", "divergence"] = "none"
-    """What makes two passes with different dropout agree: `contrastive` as in the paper, `divergence` between their
+    """Consistency loss between two passes with different dropout: `contrastive` as in the paper, `divergence` of their
     predictions, or `none`, which trains in half the time."""
     consistency_weight: float = 0.15
-    """Weight of that term (alpha)."""
+    """Weight of the consistency loss (alpha)."""
     temperature: float = 1.0
-    """Of the contrastive term."""
+    """Temperature of the contrastive consistency loss."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, adaptor_width=1, adaptor_rank=0, consistency_weight=0)
-        if self.temperature <= 0:
-            raise BadSetting(f"setting 'temperature' is {self.temperature}", "Use more than 0.")
-        if self.seq2seq is not None:
-            raise BadSetting(
-                "setting 'seq2seq': nci adapts the output weights of its own decoder, not of T5", "Use dsi-semantic."
-            )
+    def check(self) -> None:
+        check_range(self, width=1, length=1, leaf=1, adaptor_width=1, adaptor_rank=0, consistency_weight=0)
+        check_positive(self, "temperature")
 
 
 # The equations. Shapes: ... is any batch, D the width of the decoder, R the rank, K the level's outputs.
@@ -191,18 +191,12 @@ class NCI(GenerativeRetriever):
     """Codes by hierarchical k-means, and the adaptive decoder that writes them."""
 
     Settings = NCISettings
-    settings: NCISettings
-    presets = {  # noqa: RUF012  (a class constant, never changed)
-        "quick": {"epochs": 8, "decoder_width": 128},
-        "paper": {"width": 30, "leaf": 1, "consistency": "contrastive"},
-    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 8, "decoder_width": 128}}
 
     def code_maker(self, documents: int) -> CodeMaker:
-        from callslip.identifiers import HierarchicalKMeans
-
         s = self.settings
         length = s.length or levels_for(documents, s.width, s.leaf)
-        return HierarchicalKMeans(width=s.width, length=length, seed=s.seed)
+        return code_maker("hierarchical-kmeans", width=s.width, length=length, seed=s.seed)
 
     def writer_shape(self) -> dict[str, Any]:
         s = self.settings

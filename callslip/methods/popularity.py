@@ -35,11 +35,11 @@ class Popularity(Recommender):
     def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
         return [{"count": int(self.counts[row])} for row in rows]
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         self.counts = self.counts[rows]
 
-    def _save(self, folder: Path) -> None:
+    def save_files(self, folder: Path) -> None:
         np.save(folder / COUNTS, self.counts, allow_pickle=False)
 
-    def _load(self, folder: Path) -> None:
+    def load_files(self, folder: Path) -> None:
         self.counts = np.load(folder / COUNTS, allow_pickle=False)

@@ -9,8 +9,8 @@ probabilities that the trees give its paths.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -18,50 +18,44 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.identifiers.partitions import even_tree
 from callslip.identifiers.table import Identifiers
 from callslip.index.ensemble import Ensemble
-from callslip.index.generative import GenerativeRetriever, GenerativeSettings, Ranking
+from callslip.index.generative import GenerativeRetriever
+from callslip.index.readers import HistoryReader
 from callslip.index.retriever import Found, Retriever
+from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, Ranking, SavedCodesSettings, T5Settings
 from callslip.settings import check_range, make
 
 
 @dataclass(frozen=True)
-class TreeSettings(GenerativeSettings):
-    """One tree's own: how many branches."""
+class RecForestSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
+    """RecForest's own: how many trees, and how many branches. Everything else is the same in all trees."""
 
+    trees: int = 2
+    """Number of trees, each with a model of its own; the first has the seed, the next the seed plus one, and so on."""
     width: int = 32
     """Branches of each node (K)."""
     ranking: Ranking = "bucket"
-    """Order of hits in each tree: `bucket` is the model's order of paths, as in the paper; `sum` and `union` let the
-    inner product of history and item have its say, too."""
+    """Order of hits in each tree: `bucket` is the model's order of paths, as in the paper; `sum` and `union` use the
+    inner product of history and item, too."""
+    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
+    """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, width=2)
-
-
-@dataclass(frozen=True)
-class RecForestSettings(TreeSettings):
-    """RecForest's own: how many trees. Everything else is the same in all of them."""
-
-    trees: int = 2
-    """Trees, each with a model of its own; the first has the seed, the next one more, and so on."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, trees=1)
+    def check(self) -> None:
+        check_range(self, trees=1, width=2)
 
 
 class Tree(GenerativeRetriever):
     """One tree of the forest, and the model that writes its paths."""
 
-    Settings = TreeSettings
-    settings: TreeSettings
+    Settings = RecForestSettings
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         return even_tree(self.vectors, self.settings.width, self.settings.seed).astype(np.int32)
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """A new item shares the path of the nearest one: the model has learned to write no other there."""
-        if self.settings.codes_from is not None or (self.history is not None and not self.history.texts):
+        if self.settings.codes_from is not None or (
+            isinstance(self.reader, HistoryReader) and not self.reader.has_texts
+        ):
             return super().assign(documents, vectors)  # it refuses: nothing tells which item is near
         nearest = (vectors @ np.asarray(self.vectors).T).argmax(axis=1)
         return self.identifiers.in_row_order()[1][nearest]
@@ -71,25 +65,19 @@ class RecForest(Ensemble):
     """Ranks an item by the sum of the probabilities of its paths, one in each tree."""
 
     Settings = RecForestSettings
-    settings: RecForestSettings
     search_settings = GenerativeRetriever.search_settings
-    presets = {  # noqa: RUF012  (a class constant, never changed)
-        "quick": {"epochs": 6, "decoder_width": 128},
-        "paper": {"ranker_weight": 0.0},
-    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 6, "decoder_width": 128}}
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
         self._paths: tuple[Identifiers, np.ndarray] | None = None
         s = self.settings
-        own = {field.name: getattr(s, field.name) for field in fields(TreeSettings)}
-        one = TreeSettings(**own)
-        self.parts = [Tree(replace(one, seed=s.seed + n), method=f"tree-{n + 1}") for n in range(s.trees)]
+        self.parts = [Tree(replace(s, seed=s.seed + n), method=f"tree-{n + 1}") for n in range(s.trees)]
 
     def remade(self, method: str, values: dict[str, Any]) -> Retriever:
-        return Tree(make(TreeSettings, values), method=method)
+        return Tree(make(RecForestSettings, values), method=method)
 
-    def _adjusted(self, names: frozenset[str]) -> None:
+    def adjusted(self, names: frozenset[str]) -> None:
         for part in self.parts:
             part.adjust({name: getattr(self.settings, name) for name in names})
 

@@ -7,63 +7,44 @@ has no order, and the state of the set is trained against each item that was lef
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from callslip.corpus.documents import Corpus, Document
+from callslip.corpus.logs import has_texts
 from callslip.corpus.sequences import Sequences
-from callslip.decoders.histories import HistoryEncoder, Read
-from callslip.index.histories import HistorySettings, HistoryShape, has_texts, interaction_vectors, ranking_term
+from callslip.decoders.histories import HistoryEncoder, HistoryShape, Read
+from callslip.encoders.interaction_vectors import interaction_vectors
+from callslip.encoders.text_vectors import TextVectors
+from callslip.index import model_files
 from callslip.index.recommender import Recommender
+from callslip.index.settings import EncoderSettings, HistorySettings, ScheduleSettings
 from callslip.runtime.device import best_device
-from callslip.settings import check_range
+from callslip.runtime.seeds import seeded
 from callslip.storage.rows import Parts
 from callslip.training import batches
+from callslip.training.item_ranking import ranking_term
 from callslip.training.loop import TrainingLog, train
 
-if TYPE_CHECKING:
-    from callslip.encoders.encoder import Encoder
-
-VECTORS, MODEL, MODEL_SHAPE = "vectors.npy", "model.safetensors", "model.json"
+VECTORS = "vectors.npy"
 
 
 @dataclass(frozen=True)
-class SASRecSettings(HistorySettings):
-    """SASRec's own: how it is trained."""
+class SASRecSettings(EncoderSettings, ScheduleSettings, HistorySettings):
+    """SASRec's own: how histories are read."""
 
     queries: Literal["sequence", "set"] = "sequence"
-    """Histories as a sequence (what comes next) or as a set (general recommendation)."""
-    encoder: str = "minilm"
-    """What makes vectors of items' texts, with `items=text` or `both`; it is not trained."""
-    max_length: int | None = None
-    """Word pieces read of each text; none is the encoder's own limit."""
-    backend: Literal["auto", "torch", "onnx"] = "auto"
-    """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto takes int8 on a CPU where it can."""
+    """Histories as a sequence (next-item recommendation) or as a set (general recommendation)."""
     ranker_negatives: int = 0
-    """Random items that the right one is compared with in training, drawn anew for each batch; 0 is all items."""
-    epochs: int = 20
-    """Passes over the histories."""
+    """Number of random negatives shared by a batch; 0 uses all items."""
     batch_size: int = 256
-    """Histories per step (of sets: items)."""
-    learning_rate: float = 2e-3
-    """Peak learning rate of AdamW."""
-    weight_decay: float = 0.01
-    """Weight decay of AdamW."""
-    seed: int = 0
-    """Random seed of weights and batches."""
-    device: str | None = None
-    """cpu, cuda, mps; none is the best there is."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, epochs=0, batch_size=1, learning_rate=0, weight_decay=0, seed=0)
+    """Histories per step; with `queries=set`, items per step."""
 
 
 def next_items(encoder: HistoryEncoder, histories: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,30 +67,20 @@ class SASRec(Recommender):
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
-        self._encoder: Encoder | None = None
+        self.texts = TextVectors(self.settings)
         self.log: TrainingLog | None = None
         self._items: np.ndarray | None = None
-
-    def encode(self, texts: list[str]) -> np.ndarray:
-        from callslip.encoders.encoder import load_encoder
-        from callslip.encoders.vector_cache import cached_encode
-
-        s = self.settings
-        if self._encoder is None:
-            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length, backend=s.backend)
-        return cached_encode(self._encoder, texts, progress="encoding items")
 
     def learn(self, corpus: Corpus, sequences: Sequences) -> None:
         s, texts, self._items = self.settings, has_texts(corpus), None
         if s.items == "id":
             self.vectors = np.zeros((len(corpus), 0), np.float32)
         elif texts:
-            self.vectors = self.encode([d.content for d in corpus])
+            self.vectors = self.texts.cached([d.content for d in corpus], "encoding items")
         else:
             self.vectors = interaction_vectors(sequences, len(corpus), s.seed)
         self.shape = HistoryShape.of(s, s.queries, self.vectors, texts)
-        with torch.random.fork_rng(devices=[]):  # the caller's chance is left alone
-            torch.manual_seed(s.seed)
+        with seeded(s.seed):
             self.model = self.shape.encoder(self.vectors).to(best_device(s.device))
             self.log = self.train_model(sequences)
 
@@ -157,35 +128,31 @@ class SASRec(Recommender):
 
     # A living index.
 
-    def _prepare(self, documents: list[Document]) -> Parts:
+    def prepare(self, documents: list[Document]) -> Parts:
         if self.vectors.shape[1] and self.shape.texts:
-            return {"vectors": self.encode([d.content for d in documents])}
+            return {"vectors": self.texts.cached([d.content for d in documents], "encoding items")}
         return {"vectors": np.zeros((len(documents), self.vectors.shape[1]), np.float32)}
 
-    def _extend(self, documents: list[Document], parts: Parts) -> None:
+    def extend(self, documents: list[Document], parts: Parts) -> None:
         self.vectors, self._items = np.concatenate([self.vectors, parts["vectors"]]), None
         self.model.items.extend(torch.from_numpy(parts["vectors"]))
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         self.vectors, self._items = self.vectors[rows], None
         self.model.items.keep(torch.from_numpy(rows))
 
-    def _save(self, folder: Path) -> None:
-        from safetensors.torch import save_file
-
+    def save_files(self, folder: Path) -> None:
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)
-        save_file({name: value.contiguous().cpu() for name, value in self.model.state_dict().items()}, folder / MODEL)
-        shape = replace(self.shape, count=len(self.vectors)).to_dict()
-        (folder / MODEL_SHAPE).write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+        model_files.save_model(folder, self.model, replace(self.shape, count=len(self.vectors)).to_dict())
+        model_files.save_log(folder, self.log)
 
-    def _load(self, folder: Path) -> None:
-        from safetensors.torch import load_file
-
+    def load_files(self, folder: Path) -> None:
         self.vectors, self._items = np.load(folder / VECTORS, allow_pickle=False), None
-        self.shape = HistoryShape(**json.loads((folder / MODEL_SHAPE).read_text(encoding="utf-8")))
+        self.shape = HistoryShape(**model_files.read_shape(folder))
         self.model = self.shape.encoder(self.vectors)
-        self.model.load_state_dict(load_file(folder / MODEL))
+        model_files.load_weights(folder, self.model)
         self.model.to(best_device(self.settings.device)).eval()
+        self.log = model_files.load_log(folder)
 
-    def _adjusted(self, names: frozenset[str]) -> None:
-        self._encoder = None
+    def adjusted(self, names: frozenset[str]) -> None:
+        self.texts.adjust(self.settings)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.identifiers.levels import places
-from callslip.identifiers.rqvae import RQVAE
-from callslip.index.generative import GenerativeRetriever, GenerativeSettings, Ranking
+from callslip.identifiers.makers import CodeMaker, code_maker
+from callslip.index.generative import GenerativeRetriever
+from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, Ranking, SavedCodesSettings, T5Settings
 from callslip.settings import check_range
+
+if TYPE_CHECKING:
+    from callslip.identifiers.rqvae import RQVAE
 
 
 @dataclass(frozen=True)
-class TIGERSettings(GenerativeSettings):
+class TIGERSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
     """TIGER's own: the codes."""
 
     width: int = 256
@@ -29,17 +33,19 @@ class TIGERSettings(GenerativeSettings):
     length: int = 3
     """Levels of the RQ-VAE."""
     collisions: Literal["level", "bucket"] = "level"
-    """Items of the same code: told apart by one more `level`, as in the paper, or left in one `bucket` and ranked."""
+    """Items of the same code: distinguished by one more `level`, as in the paper, or left in one `bucket` and
+    ranked."""
     rqvae_epochs: int = 50
-    """Passes of the RQ-VAE over the items' vectors."""
+    """Training epochs of the RQ-VAE."""
     rqvae_latent: int = 32
-    """Dimensions of what it quantises."""
+    """Dimensions of the RQ-VAE's latent space."""
     ranking: Ranking = "bucket"
-    """Order of hits: `bucket` is the model's order of codes, as in the paper; `sum` and `union` let the inner product
-    of history and item have its say, too."""
+    """Order of hits: `bucket` is the model's order of codes, as in the paper; `sum` and `union` use the inner
+    product of history and item, too."""
+    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
+    """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         check_range(self, width=1, length=1, rqvae_epochs=1, rqvae_latent=1)
 
 
@@ -47,19 +53,15 @@ class TIGER(GenerativeRetriever):
     """RQ-VAE codes, and a history that writes them."""
 
     Settings = TIGERSettings
-    settings: TIGERSettings
-    presets = {  # noqa: RUF012  (a class constant, never changed)
-        "quick": {"epochs": 8, "decoder_width": 128},
-        "paper": {"ranker_weight": 0.0},
-    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 8, "decoder_width": 128}}
 
-    def code_maker(self, documents: int) -> RQVAE:
-        s = self.settings
-        return RQVAE(s.length, s.width, self.vectors.shape[1], latent=s.rqvae_latent, seed=s.seed)
+    def code_maker(self, documents: int) -> CodeMaker:
+        s, dim = self.settings, self.vectors.shape[1]
+        return code_maker("rqvae", length=s.length, width=s.width, dim=dim, latent=s.rqvae_latent, seed=s.seed)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
-        self.maker = maker = self.code_maker(len(corpus))
-        codes = maker.fit(self.vectors, epochs=self.settings.rqvae_epochs)
+        self.maker = self.code_maker(len(corpus))
+        codes = cast("RQVAE", self.maker).fit(self.vectors, epochs=self.settings.rqvae_epochs)
         if self.settings.collisions == "bucket":
             return codes
         return np.concatenate([codes, places(codes, self.settings.width)[:, None].astype(codes.dtype)], axis=1)
@@ -79,6 +81,7 @@ class TIGER(GenerativeRetriever):
             return 0
         return int(self.identifiers.codes[same][int(np.argmax(self.vectors[rows] @ vector)), -1])
 
-    def new_model(self, widths: Sequence[int], with_end: bool = False) -> Any:
-        """A writer of all tokens that there may ever be: the RQ-VAE may give a new item one that nobody has yet."""
-        return super().new_model([self.settings.width] * len(widths), with_end)
+    def new_model(self, widths: Sequence[int], with_end: bool = False) -> None:
+        """A model for all tokens that there may ever be: the RQ-VAE may give a new item a token that no item has
+        yet."""
+        super().new_model([self.settings.width] * len(widths), with_end)

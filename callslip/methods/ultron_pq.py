@@ -1,4 +1,4 @@
-"""Ultron with product-quantisation codes (Zhou et al., 2022): each stretch of the document's vector gives one token.
+"""Ultron with product-quantisation codes (Zhou et al., 2022): each sub-vector of the document's vector gives one token.
 
 Unlike paths in a tree, the tokens of a code do not depend on one another: token 7 of level 3 means the same after every
 prefix. Everything else is the default `fit`.
@@ -7,22 +7,26 @@ prefix. Everything else is the default `fit`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from callslip.index.generative import CodeMaker, GenerativeRetriever, GenerativeSettings
+from callslip.identifiers.makers import CodeMaker, code_maker
+from callslip.index.generative import GenerativeRetriever
+from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, SavedCodesSettings, T5Settings
 from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
-class UltronPQSettings(GenerativeSettings):
-    """Ultron's own: how the vector is cut."""
+class UltronPQSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
+    """Ultron's own: how the vector is split."""
 
     width: int = 32
-    """Centroids of each stretch: tokens per level."""
+    """Centroids of each sub-vector: tokens per level."""
     length: int = 3
-    """Stretches that the vector is cut into: levels."""
+    """Sub-vectors that a vector is split into: levels."""
+    seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
+    """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         check_range(self, width=1, length=1)
 
 
@@ -30,13 +34,8 @@ class UltronPQ(GenerativeRetriever):
     """Product-quantisation codes, and the decoder that writes them."""
 
     Settings = UltronPQSettings
-    settings: UltronPQSettings
-    presets = {  # noqa: RUF012  (a class constant, never changed)
-        "quick": {"epochs": 8, "decoder_width": 128},
-        "paper": {"width": 256, "length": 24},
-    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 8, "decoder_width": 128}}
 
     def code_maker(self, documents: int) -> CodeMaker:
-        from callslip.identifiers import ProductQuantizer
-
-        return ProductQuantizer(length=self.settings.length, width=self.settings.width, seed=self.settings.seed)
+        s = self.settings
+        return code_maker("product-quantization", length=s.length, width=s.width, seed=s.seed)

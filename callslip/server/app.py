@@ -130,7 +130,7 @@ class Server:
             for one in self.served.values():
                 try:
                     if await asyncio.to_thread(one.renew):
-                        log.info("index %s: generation %s", one.name, one.retriever._lives().manifest["generation"])
+                        log.info("index %s: generation %s", one.name, one.retriever.living.generation)
                 except Exception as error:  # the old one goes on; the next look may succeed
                     log.warning("index %s: the new generation cannot be opened: %s", one.name, error)
 

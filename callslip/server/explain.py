@@ -44,20 +44,20 @@ def explain(
     if query.history and not query.text and not retriever.reads_histories:
         raise Unsupported(f"{retriever.method} searches by text", "Give the query a text.")
     retriever.refresh(now=True)
-    with retriever._gate.searching(), with_beam(retriever, beam):
+    with retriever.living.gate.searching(), with_beam(retriever, beam):
         row = retriever.row_of().get(doc_id)
         if row is None:
             raise ApiError(404, "there is no such document in the index", "It may be deleted; check the doc_id.")
         told: dict[str, Any] = {"doc_id": doc_id, "method": retriever.method, "k": k, "rank": None, "fell_at": None}
         told |= _code_of(retriever, row)
         told["title"] = retriever.documents.rows([row])[0].title
-        mask = retriever.mask(filter)
+        mask = retriever.rows.mask(filter)
         if mask is not None and not mask[row]:
             return told | {"found": False, "verdict": "The filter leaves it out.", "levels": []}
-        possible = len(retriever._alive) if mask is None else int(np.count_nonzero(mask))
+        possible = len(retriever.rows.alive) if mask is None else int(np.count_nonzero(mask))
         trace = Trace()
         with watched(trace):
-            found = retriever._search([query], min(k, possible), mask, True)[0]
+            found = retriever.find([query], min(k, possible), mask, True)[0]
         place = np.flatnonzero(np.asarray(found.rows) == row)
         if len(place):
             told |= _standing(found, int(place[0]), k)
@@ -131,9 +131,10 @@ def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | No
     from callslip.search.forced import forced_scores
 
     try:
-        inputs = retriever.inputs([query], retriever.encoder.encode([query.text]))
+        reader = retriever.reader
+        inputs = reader.inputs([query], reader.query_vectors([query]))
         live = None if mask is None else retriever.live_nodes(mask)
-        return forced_scores(retriever.model, retriever.batch(inputs), retriever.identifiers.trie(), code, live)
+        return forced_scores(retriever.model, reader.batch(inputs), retriever.identifiers.trie(), code, live)
     except (AttributeError, CallslipError):
         return None
 

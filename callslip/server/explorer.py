@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 
 from callslip.corpus.documents import Document
-from callslip.errors import CallslipError
 from callslip.identifiers.prefix_words import commonest_words, document_frequencies
 from callslip.identifiers.table import END, Identifiers, code_to_text
 from callslip.index.retriever import Retriever
 from callslip.server.errors import ApiError
-from callslip.storage.rows import Gone
 
 SAMPLE = 24
 """Documents of a node whose words are counted."""
@@ -92,26 +90,19 @@ class Explorer:
         return self._steady(retriever, ask)
 
     def _steady(self, retriever: Retriever, ask: Any) -> Any:
-        """Ask while nothing changes; again, if another process deleted a document under our hands."""
+        """Ask on a steady index, or refuse a method without codes."""
         if coded(retriever) is None:
             raise ApiError(409, NO_CODES, f"{retriever.method} finds documents without writing any.")
-        for _ in range(3):
-            retriever.refresh(now=True)
-            try:
-                with retriever._gate.searching():
-                    return ask()
-            except Gone:
-                continue
-        raise CallslipError("documents are deleted faster than they can be read", "Try again.")
+        return retriever.living.read(ask, now=True)
 
     def _now(self, retriever: Retriever) -> View:
         part = coded(retriever)
         assert part is not None
         identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
-        key = (id(identifiers), retriever._seen, len(retriever._alive))
+        key = (id(identifiers), retriever.living.version, len(retriever.rows.alive))
         with self._lock:
             if self._view is None or self._view[0] != key:
-                alive = retriever._alive[identifiers.rows]
+                alive = retriever.rows.alive[identifiers.rows]
                 before = np.concatenate([[0], np.cumsum(alive)])
                 self._view = key, View(retriever, identifiers, alive, before)
             return self._view[1]

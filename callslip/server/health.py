@@ -19,7 +19,7 @@ BINS = 256
 
 def facts(name: str, retriever: Retriever) -> dict[str, Any]:
     """What an index is, in a few words: cheap, and asked for often."""
-    part, home = coded(retriever), retriever._lives()
+    part = coded(retriever)
     identifiers: Identifiers | None = None if part is None else part.identifiers  # type: ignore[attr-defined]
     described = retriever.describe()
     return {
@@ -30,8 +30,8 @@ def facts(name: str, retriever: Retriever) -> dict[str, Any]:
         "trained_on": int(described["corpus"].get("documents", 0)),
         "fit_seconds": described["fit_seconds"],
         "settings": described["settings"],
-        "generation": int(home.manifest["generation"]),
-        "version": int(retriever._seen),
+        "generation": retriever.living.generation,
+        "version": retriever.living.version,
         "has_codes": identifiers is not None,
         "words": vocabulary_of(retriever) is not None,
         "length": None if identifiers is None else identifiers.length,
@@ -51,9 +51,9 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
     part = coded(retriever)
     if part is None or not len(retriever):
         return told
-    with retriever._gate.searching():
+    with retriever.living.gate.searching():
         identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
-        codes = np.asarray(identifiers.codes[retriever._alive[identifiers.rows]])
+        codes = np.asarray(identifiers.codes[retriever.rows.alive[identifiers.rows]])
     figures = quality.measure(codes)
     findings = doctor.diagnose(figures, words=vocabulary_of(retriever) is not None)
     told["verdict"], told["figures"] = doctor.verdict(findings), figures.to_dict()

@@ -56,7 +56,7 @@ def _documents(one: Served) -> int:
 
 
 def _generation(one: Served) -> int:
-    return int(one.retriever._lives().manifest["generation"])
+    return one.retriever.living.generation
 
 
 def _swaps(one: Served) -> int:

@@ -11,7 +11,6 @@ from fastapi.responses import JSONResponse, Response
 from callslip import __version__
 from callslip.corpus.documents import Document
 from callslip.corpus.documents import Query as SearchQuery
-from callslip.errors import CallslipError
 from callslip.identifiers.table import code_to_text, text_to_code
 from callslip.index.retriever import Retriever
 from callslip.search.hits import Hit
@@ -22,7 +21,6 @@ from callslip.server.explain import explain
 from callslip.server.guard import Rule
 from callslip.server.inference import Asked
 from callslip.server.page import PAGE
-from callslip.storage.rows import Gone
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): Rule("open"),
@@ -216,23 +214,16 @@ def _delete(name: str, retriever: Retriever, doc_ids: list[str]) -> dict[str, An
 
 
 def _changed(name: str, retriever: Retriever, changed: int, created: int) -> dict[str, Any]:
-    return {"index": name, "changed": changed, "created": created, "version": int(retriever._seen)}
+    return {"index": name, "changed": changed, "created": created, "version": retriever.living.version}
 
 
 def _document(name: str, retriever: Retriever, doc_id: str) -> dict[str, Any]:
-    for _ in range(3):
-        retriever.refresh(now=True)
-        try:
-            with retriever._gate.searching():
-                row = retriever.row_of().get(doc_id)
-                if row is None:
-                    raise ApiError(
-                        404, "there is no such document in the index", "It may be deleted; check the doc_id."
-                    )
-                document = retriever.documents.rows([row])[0]
-                code, text = _code(retriever, row)
-        except Gone:
-            continue
+    def read() -> dict[str, Any]:
+        row = retriever.row_of().get(doc_id)
+        if row is None:
+            raise ApiError(404, "there is no such document in the index", "It may be deleted; check the doc_id.")
+        document = retriever.documents.rows([row])[0]
+        code, text = _code(retriever, row)
         return {
             "index": name,
             "doc_id": document.doc_id,
@@ -242,7 +233,8 @@ def _document(name: str, retriever: Retriever, doc_id: str) -> dict[str, Any]:
             "code": code,
             "code_text": text,
         }
-    raise CallslipError("documents are deleted faster than they can be read", "Try again.")
+
+    return retriever.living.read(read, now=True)
 
 
 def _code(retriever: Retriever, row: int) -> tuple[list[int] | None, str]:

@@ -47,7 +47,7 @@ class Served:
     @property
     def newer(self) -> bool:
         """Whether the folder holds another generation, or another index, than the one in use."""
-        held = self.retriever._lives().manifest
+        held = self.retriever.living.home.manifest
         try:
             found = folders.read_manifest(self.path, verify=False)
         except CallslipError:  # it is just being exchanged
@@ -67,7 +67,7 @@ class Served:
     def health(self) -> dict[str, Any]:
         """Figures and plots, measured once for every state of the index: they take a walk over all codes."""
         retriever = self.retriever.refresh(now=True)
-        state = (id(retriever), retriever._seen, retriever._lives().manifest["generation"])
+        state = (id(retriever), retriever.living.version, retriever.living.generation)
         if self._health is None or self._health[0] != state:
             self._health = state, health(self.name, retriever)
         return self._health[1]

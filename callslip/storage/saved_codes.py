@@ -12,7 +12,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.storage.folder import generation_name, read_manifest
 
 
-def given_codes(path: str | Path, doc_ids: Sequence[str]) -> np.ndarray:
+def saved_codes(path: str | Path, doc_ids: Sequence[str]) -> np.ndarray:
     """The codes of these documents in a saved index, [N, L], in their order. Those of an index made of several are the
     first part's that has any."""
     manifest = read_manifest(path)

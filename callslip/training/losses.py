@@ -9,13 +9,17 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def code_cross_entropy(logits: Sequence[Tensor], code: Tensor) -> Tensor:
+def code_cross_entropy(logits: Tensor | Sequence[Tensor], code: Tensor) -> Tensor:
     """Mean over the batch of the summed cross-entropy of a code's levels.
 
-    `logits`: one [B, outputs] per level; `code` [B, L]. END (-1) is a level's last output; levels after the
-    first END are already decided and count nothing.
+    `logits`: [B, L, outputs], or one [B, outputs] per level; `code` [B, L]. END (-1) is a level's last output; levels
+    after the first END are already decided and count nothing.
     """
-    if len(logits) != code.shape[1] or any(len(one) != len(code) for one in logits):
+    if isinstance(logits, Tensor):
+        if logits.dim() != 3:
+            raise ValueError(f"logits must be [B, L, outputs], not {tuple(logits.shape)}")
+        logits = logits.unbind(1)  # iterating over a tensor would go through the batch
+    if len(logits) != code.shape[1] or any(one.dim() != 2 or len(one) != len(code) for one in logits):
         shapes = [tuple(one.shape) for one in logits]
         raise ValueError(f"logits {shapes} do not fit a code of shape {tuple(code.shape)}")
     total = torch.zeros(len(code), device=code.device)

@@ -5,41 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.training import batches
+from callslip.training.examples import Inputs
 from callslip.training.negatives import Answers, number_texts
 
-Inputs = np.ndarray | list[list[int]]
-"""Texts as a model reads them: vectors [n, dim], or token ids of each."""
 Drawn = tuple[np.ndarray, np.ndarray]
 """A batch: rows of documents, and for each the number of one of its queries."""
 
 
-def training_pairs(
-    corpus: Corpus,
-    *,
-    kinds: Sequence[str] = ("title", "sentences"),
-    doc2query: str | None = None,
-    doc2query_per_document: int = 5,
-    judged: bool = True,
-    repeat: int | None = 1,
-    seed: int = 0,
-    device: str | None = None,
-) -> list[Pair]:
-    """Texts, each with its document: pseudo-queries, then `repeat` times the judged queries of the train split.
+class TextChoice(Protocol):
+    """The settings that say which texts to train on."""
 
-    Without `repeat`, as many times as makes them about a third as many as the others, and once at least.
+    @property
+    def pseudo_queries(self) -> Sequence[str]: ...
+    @property
+    def doc2query(self) -> str | None: ...
+    @property
+    def doc2query_per_document(self) -> int: ...
+    @property
+    def train_on_queries(self) -> bool: ...
+    @property
+    def query_repeat(self) -> int | None: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def device(self) -> str | None: ...
+
+
+def training_pairs(corpus: Corpus, s: TextChoice) -> list[Pair]:
+    """Texts, each with its document: pseudo-queries, then the judged queries of the train split, repeated.
+
+    Where `query_repeat` is None, judged queries are repeated until they are about a third as many as the others.
     """
-    pairs = pseudo_queries(corpus, kinds=kinds, seed=seed) if kinds else []
-    if doc2query is not None:
-        from callslip.corpus.doc2query import doc2query as written
+    pairs = pseudo_queries(corpus, kinds=s.pseudo_queries, seed=s.seed) if s.pseudo_queries else []
+    if s.doc2query is not None:
+        from callslip.corpus.doc2query import doc2query
 
-        pairs += written(corpus, doc2query, doc2query_per_document, device=device, seed=seed)
-    asked = corpus.pairs("train") if judged else []
+        pairs += doc2query(corpus, s.doc2query, s.doc2query_per_document, device=s.device, seed=s.seed)
+    asked, repeat = corpus.pairs("train") if s.train_on_queries else [], s.query_repeat
     if repeat is None:
         repeat = max(1, round(len(pairs) / 3 / max(1, len(asked))))
     return pairs + asked * repeat

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.decoders.engines.weights import State
+from callslip.decoders.wrapped import WrappedWriter
 from callslip.decoders.writer import CodeWriter
 
 NARROW = -11.0
@@ -36,7 +36,7 @@ class GaussianHead(nn.Module):
         return self.mean(vectors), self.log_variance(vectors)
 
 
-class IndexedWriter(nn.Module):
+class IndexedWriter(WrappedWriter):
     """Reads a vector: `codes` are what a document gets, `start` and `advance` write what a query asks for."""
 
     def __init__(self, input_dim: int, widths: Sequence[int], *, indexer: nn.Module, **shape: Any) -> None:
@@ -45,21 +45,9 @@ class IndexedWriter(nn.Module):
         self.indexer = indexer
         self.writer = CodeWriter(input_dim, widths, **shape)
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return self.writer.widths
-
-    @property
-    def with_end(self) -> bool:
-        return self.writer.with_end
-
-    @property
-    def length(self) -> int:
-        return self.writer.length
-
-    @property
-    def heads(self) -> nn.ModuleList:
-        return self.writer.heads
+    def memory(self, vectors: Tensor) -> Tensor:
+        """What the writer reads of a text: its dense representation."""
+        return self.represent(vectors)
 
     def represent(self, vectors: Tensor) -> Tensor:
         """The dense representations of texts, unit vectors [B, D]."""
@@ -79,12 +67,3 @@ class IndexedWriter(nn.Module):
         found = self.indexer.codes(self.represent(vectors))  # type: ignore[operator]
         self.train(training)
         return found
-
-    def forward(self, queries: Tensor, codes: Tensor) -> list[Tensor]:
-        return self.writer(self.represent(queries), codes)
-
-    def start(self, queries: Tensor) -> tuple[State, Tensor]:
-        return self.writer.start(self.represent(queries))
-
-    def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
-        return self.writer.advance(state, parents, tokens)

@@ -1,0 +1,55 @@
+"""Logs of users and items as a corpus: whether its queries are histories, and what may be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Query
+from callslip.corpus.sequences import Examples, Sequences, padded
+from callslip.errors import CallslipError
+
+
+def has_histories(corpus: Corpus) -> bool:
+    """Whether the train queries are histories of items; where there are none, whether all others are."""
+    queries = corpus.split("train")[0] or corpus.queries
+    return bool(queries) and all(query.history and not query.text for query in queries.values())
+
+
+def training_sequences(corpus: Corpus) -> Sequences:
+    """The histories to train on, or an error that says why there are none."""
+    found = corpus.sequences()
+    if not len(found) and not has_histories(corpus):
+        raise CallslipError(
+            "this corpus has no histories of items to train on", "Give a log of users and items, or queries=text."
+        )
+    if not len(found):
+        raise CallslipError(
+            "no user of this log has enough items to train on: the last two are held out",
+            "Give a log with users of four items and more.",
+        )
+    return found
+
+
+def training_examples(sequences: Sequences, kind: Literal["set", "sequence"], longest: int) -> Examples:
+    """Histories and their targets: the next item, or another item of the set."""
+    return sequences.sequential(longest) if kind == "sequence" else sequences.general(longest)
+
+
+def has_texts(corpus: Corpus) -> bool:
+    return any(document.content for document in corpus)
+
+
+def numbers_of(
+    queries: Sequence[Query], row_of: Mapping[str, int], longest: int, known: np.ndarray | None = None
+) -> np.ndarray:
+    """The histories of queries as item numbers [n, T]: row + 1; rows that are not `known` are left out."""
+    asked = {item for query in queries for item in query.history}
+    rows = {item: row_of[item] for item in asked if item in row_of}
+    return padded(
+        (query.history for query in queries),
+        {item: row + 1 for item, row in rows.items() if known is None or known[row]},
+        longest,
+    )

@@ -1,0 +1,109 @@
+"""ASI and ASI++, the index: from a corpus to learned codes, and from a query to documents."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.decoders.tuned import TunedWriter
+from callslip.identifiers import random_codes
+from callslip.identifiers.table import Identifiers
+from callslip.index.generative import GenerativeRetriever
+from callslip.methods.asi.indexers import Indexer, make_indexer
+from callslip.methods.asi.model import IndexedWriter
+from callslip.methods.asi.search import free_search
+from callslip.methods.asi.settings import PRESETS, ASISettings
+from callslip.methods.asi.training import Training
+from callslip.runtime.seeds import seeded
+from callslip.search.beam import Beams
+from callslip.training.examples import Inputs
+from callslip.training.loop import alone
+from callslip.training.texts import Texts
+
+BLOCK = 2048
+"""Texts per forward pass outside of training."""
+INDEXER_SHAPE: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": 256, "dropout": 0.2},
+    "pq": {"epsilon": 0.003, "iterations": 100},
+    "rq": {"epsilon": 0.003, "iterations": 100},
+}
+"""Width and dropout of the networks; softness and iterations of the quantisers' Sinkhorn. The paper's, but for the
+width."""
+
+
+class ASI(GenerativeRetriever):
+    """Learns codes and how to write them at once."""
+
+    Settings = ASISettings
+    presets = PRESETS
+    search_settings = GenerativeRetriever.search_settings - {"history_weight"}
+
+    def build(self, corpus: Corpus) -> None:
+        s, self.log = self.settings, None
+        self.read_corpus(corpus)
+        with seeded(s.seed):
+            self.new_model([s.width] * s.length)
+            documents, examples = self.reader.document_inputs(list(corpus), self.vectors), self.examples(corpus)
+            training = Training(self, Texts.of_documents(documents, examples.inputs, examples.rows))
+            if s.codes == "random":
+                codes = random_codes(len(corpus), s.length, s.width, seed=s.seed)
+                training.learn_to_write(codes, s.epochs + s.writing_epochs)
+            else:
+                self.indexer.begin(self.vectors, s.seed)
+                training.learn_codes()
+                codes = self.codes(documents)
+                # Head and indexer stay frozen: they give new documents their codes, as they gave these.
+                with alone(self.model, self.indexed.writer):
+                    training.learn_to_write(codes, s.writing_epochs)
+            self.identifiers = Identifiers(corpus.doc_ids, codes)
+
+    def writer_shape(self) -> dict[str, Any]:
+        indexer = self.settings.indexer
+        return super().writer_shape() | {"indexer": indexer, "indexing": INDEXER_SHAPE[indexer]}
+
+    def writer(self, shape: dict[str, Any]) -> IndexedWriter:  # type: ignore[override]
+        own = dict(shape)
+        dim, widths = shape["input_dim"], shape["widths"]
+        indexer = make_indexer(own.pop("indexer"), dim, len(widths), widths[0], **own.pop("indexing"))
+        return IndexedWriter(indexer=indexer, **own)
+
+    @property
+    def indexed(self) -> IndexedWriter:
+        """The model without a fine-tuned encoder before it."""
+        return cast(IndexedWriter, self.model.writer if isinstance(self.model, TunedWriter) else self.model)
+
+    @property
+    def indexer(self) -> Indexer:
+        return cast(Indexer, self.indexed.indexer)
+
+    def read(self, batch: Any) -> Tensor:
+        """A batch as the vectors that the indexed writer reads."""
+        return self.model.memory(batch) if isinstance(self.model, TunedWriter) else batch
+
+    def learning_share(self, parameter: str) -> float:
+        s, name = self.settings, parameter.removeprefix("writer.")
+        own = {"indexer": s.indexer_learning_rate, "head": s.head_learning_rate}.get(name.split(".")[0])
+        return super().learning_share(parameter) if own is None else own / max(s.learning_rate, 1e-12)
+
+    @torch.no_grad()
+    def codes(self, inputs: Inputs) -> np.ndarray:
+        """The codes of texts, [N, L], in one pass."""
+        blocks = [np.arange(n, min(n + BLOCK, len(inputs))) for n in range(0, len(inputs), BLOCK)]
+        batches = (self.read(self.reader.batch(inputs, block)) for block in blocks)
+        return np.concatenate([self.indexed.codes(batch).cpu().numpy() for batch in batches])
+
+    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        if self.settings.codes == "random":
+            return super().assign(documents, vectors)  # it refuses
+        return self.codes(self.reader.document_inputs(documents, vectors))
+
+    def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
+        """With `decoding=free`, an unconstrained beam; where too few known codes are left for k hits, the search asks
+        again with a wider beam, which is constrained."""
+        if self.settings.decoding != "free" or beam > self.settings.beam:
+            return super().write(inputs, beam, live)
+        return free_search(self.model, self.reader.batch(inputs), self.identifiers.trie(), beam, live)

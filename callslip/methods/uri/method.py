@@ -1,0 +1,81 @@
+"""URI, the index: built by the decoder that searches it, with a ranker for the documents of the buckets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.decoders.histories import HistoryEncoder
+from callslip.decoders.writer import CodeWriter
+from callslip.identifiers import levels_for
+from callslip.identifiers.levels import renamed
+from callslip.identifiers.table import Identifiers
+from callslip.index.generative import GenerativeRetriever
+from callslip.index.readers import ReadQuery
+from callslip.methods.uri.items import new_items
+from callslip.methods.uri.model import UnifiedWriter
+from callslip.methods.uri.ranker import RANKER, TextRanker
+from callslip.methods.uri.settings import PRESETS, URISettings
+from callslip.methods.uri.training import Indexer, Training
+from callslip.runtime.seeds import seeded
+from callslip.training.loop import TrainingLog
+
+
+class URI(GenerativeRetriever):
+    """Builds the index with the decoder that searches it."""
+
+    Settings = URISettings
+    presets = PRESETS
+
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__(settings, method=method)
+        self.ranker: TextRanker | None = None
+        """The ranker of texts; histories are ranked by their encoder's own vectors."""
+
+    def build(self, corpus: Corpus) -> None:
+        s, self.ranker, self.log = self.settings, None, TrainingLog()
+        self.read_corpus(corpus)
+        given = self.saved_codes(corpus)
+        length = s.length or levels_for(len(corpus), s.width, s.leaf)
+        widths = [s.width] * length if given is None else [int(top) + 1 for top in given.max(axis=0)]
+        with seeded(s.seed):
+            self.new_model(widths, with_end=given is not None and bool((given < 0).any()))
+            training = Training(self, corpus)
+            codes = training.learn_codes(length) if given is None else given
+            if s.renaming != "none":
+                codes = renamed(codes, s.renaming, widths[-1], s.seed)
+            training.log_codes(codes, widths)
+            self.identifiers = Identifiers(corpus.doc_ids, codes)
+            training.learn_to_write(codes)
+            if not self.reader.histories:
+                self.ranker = TextRanker(self.vectors.shape[1])
+                self.ranker.train(self, corpus, training.examples)
+
+    def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> UnifiedWriter:
+        return UnifiedWriter(encoder, writer)
+
+    def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
+        """The tokens that the decoder finds most probable, also where a leaf is full."""
+        if self.settings.codes == "random":
+            return super().assign(documents, vectors)  # it refuses
+        return Indexer(self, new_items(self, documents, vectors)).code(self.identifiers.length)
+
+    def rank(self, query: ReadQuery, rows: np.ndarray) -> np.ndarray:
+        if self.ranker is None:
+            return super().rank(query, rows)
+        return self.ranker.scores(query.vector, self.vectors[rows])
+
+    def save_files(self, folder: Path) -> None:
+        super().save_files(folder)
+        if self.ranker is not None:
+            self.ranker.save(folder)
+
+    def load_files(self, folder: Path) -> None:
+        super().load_files(folder)
+        self.ranker = None
+        if (folder / RANKER).exists():
+            self.ranker = TextRanker(self.vectors.shape[1])
+            self.ranker.load(folder)
