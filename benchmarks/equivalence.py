@@ -39,15 +39,12 @@ SPARED = {"quick", "paper"}  # presets that say how long to train; the others le
 
 def cases() -> dict[str, tuple[str, str, dict]]:
     """Name of the case -> method, kind of corpus, settings."""
-    from callslip.methods import find
-
     known: dict[str, tuple[str, str, dict]] = {f"text {name}": (name, "text", {}) for name in TEXTS}
     known |= {f"log {name}": (name, "log", {}) for name in LOGS}
     known |= {f"set {name}": (name, "log", {"queries": "set"}) for name in ("sasrec", "dsi-semantic", "uri")}
     for name in PAPERS:
-        for preset, values in find(name).load().presets.items():
-            if preset not in SPARED:
-                known[f"text {name}:{preset}"] = (name, "text", dict(values))
+        for preset, values in presets_of(name).items():
+            known[f"text {name}:{preset}"] = (name, "text", dict(values))
     for name in ("dsi-semantic", "genret", "asi++", "uri", "nci"):
         known[f"tuned {name}"] = (name, "text", {"encoder": "minilm", "train_encoder": "top", "epochs": 1})
     for name in ("dsi-semantic", "genret", "uri"):
@@ -59,6 +56,13 @@ def cases() -> dict[str, tuple[str, str, dict]]:
     known["text asi++, free decoding"] = ("asi++", "text", {"decoding": "free"})
     known["text dsi-semantic, exact decoding"] = ("dsi-semantic", "text", {"decoding": "exact"})
     return known
+
+
+def presets_of(name: str) -> dict[str, dict]:
+    """A method's presets, but for those that say how long to train."""
+    from callslip.methods import find
+
+    return {preset: values for preset, values in find(name).load().presets.items() if preset not in SPARED}
 
 
 def text_corpus():

@@ -257,12 +257,12 @@ class TestContract:
         with contextlib.suppress(Unsupported):
             index.add([Document("new/1", "The gong is a music, marked gong77.", "gong gong77")])
         trie = index.identifiers.trie()
-        live = trie.live(index.mask(None)[index.identifiers.rows])
+        live = trie.live(index.rows.mask(None)[index.identifiers.rows])
         reached = set()
         for code in {tuple(code) for code in index.identifiers.codes.tolist()}:
             bucket = index.identifiers.bucket([token for token in code if token >= 0])
             rows = index.identifiers.rows[bucket]
-            alive = [int(row) for row in rows if index.mask(None)[row]]
+            alive = [int(row) for row in rows if index.rows.mask(None)[row]]
             reached |= set(alive)
             assert bool(alive) == bool(live[-1][trie.documents(trie.length - 1)[:-1].searchsorted(bucket.start)])
         assert reached == set(index.row_of().values())

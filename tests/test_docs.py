@@ -85,11 +85,11 @@ def test_examples_run_and_stay_short(path, tmp_path):
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "callslip" / "recipes").glob("*.toml")), ids=lambda p: p.name)
 def test_recipes_are_valid(path):
     from callslip.methods import make
-    from callslip.settings import read_recipe
+    from callslip.recipes import read_recipe
 
-    method, values = read_recipe(path)
-    assert method is not None
-    make(method, values)
+    recipe = read_recipe(path)
+    assert recipe.method is not None and recipe.about
+    make(recipe.method, recipe.settings)

@@ -10,6 +10,7 @@ import pytest
 from callslip import settings
 from callslip.errors import BadInput, BadSetting, UnknownName
 from callslip.methods import METHODS, find, make
+from callslip.recipes import Recipe, read_recipe
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,21 @@ def test_assignments():
 def test_recipes(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text('method = "dense"\n[settings]\nencoder = "minilm"\n')
-    assert settings.read_recipe(path) == ("dense", {"encoder": "minilm"})
+    assert read_recipe(path) == Recipe("dense", {"encoder": "minilm"})
+    path.write_text('extends = "glen-paper"\n[settings]\nlength = 5\n[expected]\nsplit = "test"\n')
+    longer, paper = read_recipe(path), read_recipe("glen-paper")
+    assert (longer.method, longer.expected) == ("glen", {"split": "test"})
+    assert longer.settings == paper.settings | {"length": 5}
+    with pytest.raises(UnknownName, match="glen-papr"):
+        read_recipe("glen-papr")
     path.write_text("method = ")
     with pytest.raises(BadInput, match=r"r\.toml"):
-        settings.read_recipe(path)
+        read_recipe(path)
     path.write_text("metod = 'x'")
     with pytest.raises(BadInput, match="metod"):
-        settings.read_recipe(path)
+        read_recipe(path)
     with pytest.raises(BadInput, match="no such"):
-        settings.read_recipe(tmp_path / "none.toml")
+        read_recipe(tmp_path / "none.toml")
 
 
 def test_unknown_methods_and_presets():

@@ -24,16 +24,20 @@ def methods(
         typer.echo("\na+b fuses a and b. Settings of one: callslip methods NAME.")
         return
     method = find(name)
-    cls = method.load()
     typer.secho(name, bold=True, nl=False)
     typer.echo(f": {method.about}\n")
-    for field in describe(cls.Settings):
+    heading = ""
+    for field in describe(method.load().Settings):
+        if field.group != heading:
+            heading = field.group
+            typer.secho(f"\n{heading}", underline=True)
         default = method.settings.get(field.name, field.default)
         typer.secho(f"  {field.name}", bold=True, nl=False)
         typer.echo(f" = {_shown(default)}  ({field.kind})\n      {field.help}")
-    if cls.presets:
+    presets = method.presets()
+    if presets:
         typer.echo("\nPresets:")
-        for preset, values in cls.presets.items():
+        for preset, values in presets.items():
             typer.echo(f"  {preset}: " + ", ".join(f"{key}={_shown(value)}" for key, value in values.items()))
 
 

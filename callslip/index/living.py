@@ -183,13 +183,13 @@ class Living:
             return
         with self.gate.changing():
             deleted = [self.rows.row_of()[doc_id] for doc_id in gone]
-            self._append(new, parts, stored.MemoryDocuments([*self.rows.documents, *new]))
+            if new:
+                self._append(new, parts, stored.MemoryDocuments([*self.rows.documents, *new]))
             self.rows.delete(deleted, gone)
 
     def _append(self, new: list[Document], parts: Parts, documents: stored.Documents) -> None:
-        if new:
-            self._contents.extend(new, parts)
-            self.rows.append(new, documents)
+        self._contents.extend(new, parts)
+        self.rows.append(new, documents)
 
     # The folder.
 

@@ -284,7 +284,7 @@ def test_an_index_with_a_setting_that_is_no_more_names_itself(index, tmp_path):
     done = process("search", old, "violin")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     said = " ".join(done.stderr.split())
-    assert "made by another version" in said and "candidates" in said and "Fit it again" in said
+    assert "saved by another version" in said and "candidates" in said and "Fit it again" in said
 
 
 def test_a_model_that_was_not_trained_is_named(data, tmp_path):

@@ -23,7 +23,7 @@ def test_it_reads_as_the_encoder_does():
     texts = ["A cat sleeps.", "the storm at sea and the boats that never came home", ""]
     model = tuned("top")
     with torch.inference_mode():
-        found = model.vectors(model.batch(model.tokenize(texts))).numpy()
+        found = model.memory(model.batch(model.tokenize(texts))).numpy()
     np.testing.assert_allclose(found, load_encoder("minilm", backend="torch").encode(texts), atol=1e-5)
 
 

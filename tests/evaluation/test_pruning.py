@@ -57,7 +57,7 @@ class Plain:
         self.weight = index.settings.similarity_weight
         codes = sorted(set(self.code_of.values()))
         self.written, self.best, self.hits = {}, {}, {}
-        for qid, vector in zip(queries, index.encoder.encode([query.text for query in queries.values()]), strict=True):
+        for qid, vector in zip(queries, index.texts.encode([query.text for query in queries.values()]), strict=True):
             scores = score_every_code(index.model, torch.from_numpy(vector), codes)
             self.written[qid] = step_by_step_beam(index.model, torch.from_numpy(vector), codes, beam)
             self.best[qid] = ranked(scores)[:beam]
@@ -162,7 +162,7 @@ def test_the_report_is_that_of_the_settings_decoding(index, small_corpus):
     assert exactly.pruning.search_ms["exact"] == pytest.approx(exactly.timings["search_ms_per_query"])
 
 
-@pytest.mark.parametrize("where", ["_search", "write"])
+@pytest.mark.parametrize("where", ["find", "write"])
 def test_settings_are_restored_after_an_error(index, small_corpus, monkeypatch, where):
     works = getattr(index, where)
 

@@ -67,13 +67,13 @@ filters = st.builds(
 class Bare(Retriever):
     """A retriever of nothing: documents, deletions and masks are the base class's."""
 
-    def _fit(self, corpus):
+    def build(self, corpus):
         pass
 
-    def _prepare(self, documents):
+    def prepare(self, documents):
         return {}
 
-    def _extend(self, documents, parts):
+    def extend(self, documents, parts):
         pass
 
 
@@ -83,12 +83,12 @@ def check_against_the_walk(index: Retriever, filter: Filter) -> None:
     known = {name for document in documents for name in document.metadata}
     if not set(filter.fields) <= known:
         with pytest.raises(BadSetting, match="no document has the metadata field"):
-            index.mask(filter)
+            index.rows.mask(filter)
         return
-    expected = filter.mask(documents) & index._alive
-    mask = index.mask(filter)
+    expected = filter.mask(documents) & index.rows.alive
+    mask = index.rows.mask(filter)
     np.testing.assert_array_equal(np.ones(len(documents), bool) if mask is None else mask, expected)
-    assert index.mask(filter) is mask
+    assert index.rows.mask(filter) is mask
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -161,58 +161,60 @@ def test_the_mask_of_a_saved_index_is_the_plain_walk(made, asked):
 def test_what_matches(value, condition, matches):
     index = Bare().fit(Corpus([Document("d", "", "", {"f": value})]))
     assert Filter(where={"f": condition}).accepts(index.documents.rows([0])[0]) is matches
-    assert index.mask(Filter(where={"f": condition})).tolist() == [matches]
-    assert index.mask(Filter(where_not={"f": condition})).tolist() == [not matches]
+    assert index.rows.mask(Filter(where={"f": condition})).tolist() == [matches]
+    assert index.rows.mask(Filter(where_not={"f": condition})).tolist() == [not matches]
 
 
 def test_documents_are_read_once_and_never_for_what_the_index_knows(small_corpus, monkeypatch):
     index = Bare().fit(small_corpus)
-    index.mask(Filter(where={"topic": "river"}, deny=frozenset({"river/1"})))
+    index.rows.mask(Filter(where={"topic": "river"}, deny=frozenset({"river/1"})))
     held = type(index.documents)
     for name in ("__iter__", "rows", "metadata", "doc_ids"):
         monkeypatch.setattr(held, name, lambda *_: pytest.fail("documents were read again"))
     for topic in ("music", "metal"):
-        mask = index.mask(Filter(where={"topic": topic}, allow=frozenset({"music/1", "metal/2"}), deny=frozenset("x")))
+        mask = index.rows.mask(
+            Filter(where={"topic": topic}, allow=frozenset({"music/1", "metal/2"}), deny=frozenset("x"))
+        )
         assert mask.sum() == 1
     index.delete(["music/1"])
-    assert index.mask(Filter(where={"topic": "music"})).sum() == 9
+    assert index.rows.mask(Filter(where={"topic": "music"})).sum() == 9
     with pytest.raises(BadSetting, match="no document has"):
-        index.mask(Filter(where={"topics": "music"}))
+        index.rows.mask(Filter(where={"topics": "music"}))
 
 
 def test_masks_are_kept_read_only_until_something_changes(small_corpus):
     index = Bare().fit(small_corpus)
-    assert index.mask(None) is None
-    assert index.mask(Filter()) is None
-    river = index.mask(Filter(where={"topic": "river", "even": True}))
-    assert index.mask(Filter(where={"even": True, "topic": "river"})) is river
-    assert index.mask(Filter(where={"topic": ["river"], "even": True})) is not river
+    assert index.rows.mask(None) is None
+    assert index.rows.mask(Filter()) is None
+    river = index.rows.mask(Filter(where={"topic": "river", "even": True}))
+    assert index.rows.mask(Filter(where={"even": True, "topic": "river"})) is river
+    assert index.rows.mask(Filter(where={"topic": ["river"], "even": True})) is not river
     with pytest.raises(ValueError, match="read-only"):
         river[0] = True
     index.delete(["river/0"])
-    assert index.mask(None) is index.mask(Filter())
-    assert index.mask(None).sum() == 39
-    assert index.mask(Filter(where={"topic": "river", "even": True})).sum() == river.sum() - 1
+    assert index.rows.mask(None) is index.rows.mask(Filter())
+    assert index.rows.mask(None).sum() == 39
+    assert index.rows.mask(Filter(where={"topic": "river", "even": True})).sum() == river.sum() - 1
     index.add([Document("river/new", "", "", {"topic": "river", "even": True})])
-    assert index.mask(Filter(where={"topic": "river", "even": True})).sum() == river.sum()
+    assert index.rows.mask(Filter(where={"topic": "river", "even": True})).sum() == river.sum()
 
 
 def test_equal_numbers_that_are_written_differently_are_different_filters():
     index = Bare().fit(Corpus([Document(str(n), "", "", {"f": v}) for n, v in enumerate(["1", "1.0", "true", "0.0"])]))
-    found = [index.mask(Filter(where={"f": value})).tolist() for value in (1, 1.0, True, 0.0, -0.0)]
+    found = [index.rows.mask(Filter(where={"f": value})).tolist() for value in (1, 1.0, True, 0.0, -0.0)]
     assert [mask.index(True) if any(mask) else None for mask in found] == [0, 1, 2, 3, None]
 
 
 def test_only_the_last_masks_are_kept(small_corpus):
     index = Bare().fit(small_corpus)
     first = Filter(allow=frozenset({"river/0"}))
-    kept = index.mask(first)
+    kept = index.rows.mask(first)
     for number in range(KEPT - 1):
-        index.mask(Filter(deny=frozenset({f"d{number}"})))
-    assert index.mask(first) is kept
+        index.rows.mask(Filter(deny=frozenset({f"d{number}"})))
+    assert index.rows.mask(first) is kept
     for number in range(KEPT):
-        index.mask(Filter(deny=frozenset({f"e{number}"})))
-    assert index.mask(first) is not kept
+        index.rows.mask(Filter(deny=frozenset({f"e{number}"})))
+    assert index.rows.mask(first) is not kept
 
 
 def test_a_predicate_sees_what_the_other_parts_accept_and_is_asked_once(small_corpus):
@@ -226,14 +228,14 @@ def test_a_predicate_sees_what_the_other_parts_accept_and_is_asked_once(small_co
     filter = Filter(where={"topic": "music"}, deny=frozenset({"music/1"}), predicate=odd)
     index.delete(["music/3"])
     for _ in range(2):
-        assert [index.documents.rows([r])[0].doc_id for r in np.flatnonzero(index.mask(filter))] == [
+        assert [index.documents.rows([r])[0].doc_id for r in np.flatnonzero(index.rows.mask(filter))] == [
             "music/5",
             "music/7",
             "music/9",
         ]
     assert seen == [f"music/{n}" for n in (0, 2, 4, 5, 6, 7, 8, 9)]
     few = Filter(allow=frozenset({"music/4", "music/5"}), predicate=odd)
-    assert index.mask(few).sum() == 1
+    assert index.rows.mask(few).sum() == 1
     assert seen[8:] == ["music/4", "music/5"]
 
 
@@ -247,7 +249,7 @@ def test_parts_that_cannot_be_hashed_work_without_being_kept(small_corpus):
     index = Bare().fit(small_corpus)
     filter = Filter(predicate=Odd())
     assert filter.key() is None
-    assert index.mask(filter).sum() == index.mask(filter).sum() == 20
+    assert index.rows.mask(filter).sum() == index.rows.mask(filter).sum() == 20
     assert group_by_filter([filter, None, filter], 3) == [(filter, [0, 2]), (None, [1])]
 
 
@@ -258,11 +260,11 @@ def test_an_unknown_field_is_named_with_those_there_are(small_corpus):
     assert "'even', 'topic'" in caught.value.remedy
     many = Corpus([Document("d", "", "", {f"field{n}": 1 for n in range(50)})])
     with pytest.raises(BadSetting, match="'feild7'") as caught:
-        Bare().fit(many).mask(Filter(where_not={"feild7": 1}))
+        Bare().fit(many).rows.mask(Filter(where_not={"feild7": 1}))
     assert "'field7'" in caught.value.remedy
     assert caught.value.remedy.count("field") <= 10 + 2
     with pytest.raises(BadSetting, match="no metadata at all"):
-        Bare().fit(Corpus([Document("d", "")])).mask(Filter(where={"x": 1}))
+        Bare().fit(Corpus([Document("d", "")])).rows.mask(Filter(where={"x": 1}))
 
 
 @pytest.mark.parametrize(

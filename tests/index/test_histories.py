@@ -12,12 +12,15 @@ from small_log import small_log
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.decoders.histories import ItemTable, Read
-from callslip.errors import BadSetting, CallslipError, Unsupported
+from callslip.corpus.logs import numbers_of
+from callslip.decoders.histories import HistoryShape, ItemTable, Read
+from callslip.encoders.interaction_vectors import interaction_vectors
+from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.filters.filter import Filter
-from callslip.index.histories import Batches, HistoryShape, interaction_vectors, no_negatives, numbers_of, ranking_term
 from callslip.methods import make
 from callslip.settings import describe
+from callslip.training.examples import HistoryExamples
+from callslip.training.item_ranking import no_negatives, ranking_term
 
 QUICK = {"encoder": "scratch", "epochs": 12, "decoder_width": 32, "batch_size": 64, "history_width": 32, "width": 4}
 
@@ -45,7 +48,7 @@ def share_found(index, log, k=5):
 
 def test_a_log_makes_the_queries_histories(fitted, log):
     index = fitted()
-    assert index.reads_histories and index.history.kind == "sequence"
+    assert index.reads_histories and index.reader.kind == "sequence"
     assert share_found(index, log) > 0.6  # 5 of 48 by chance are 0.1; the last item tells the next
     last = index.search(Query("q", "", ("soap-2", "soap-3", "soap-4")), k=3)
     assert "soap-5" in last.doc_ids
@@ -54,7 +57,7 @@ def test_a_log_makes_the_queries_histories(fitted, log):
 def test_order_matters_to_a_sequence_and_not_to_a_set(fitted):
     one, other = (Query("q", "", items) for items in (("tea-1", "tea-2", "kite-5"), ("kite-5", "tea-1", "tea-2")))
     sequence, group = fitted(), fitted(queries="set")
-    assert group.history.kind == "set"
+    assert group.reader.kind == "set"
     assert sequence.search(one, k=5).doc_ids != sequence.search(other, k=5).doc_ids
     assert group.search(one, k=5).doc_ids == group.search(other, k=5).doc_ids
 
@@ -116,7 +119,7 @@ def test_texts_and_histories_are_not_confused(fitted, log):
     with pytest.raises(Unsupported, match="searches by text"):
         by_text.search(Query("q", "", ("soap-2",)))
     for name in ("genret", "glen"):
-        with pytest.raises(BadSetting, match="queries"):
+        with pytest.raises(UnknownName, match="queries"):
             make(name, {"queries": "sequence"})
     with pytest.raises(BadSetting, match="texts"):
         make("dsi-semantic", {"queries": "set", "seq2seq": "t5-small"})
@@ -222,7 +225,7 @@ def test_batches_read_every_example_as_it_is_alone(log, kind, memory):
     encoder = shape.encoder(vectors).eval()
     sequences = log.sequences()
     examples = sequences.sequential(20) if kind == "sequence" else sequences.general(20)
-    batches = Batches(shape, examples.histories, examples.targets, 50)
+    batches = HistoryExamples(shape, examples.histories, examples.targets, 50)
     assert len(batches.bounds) - 1 == (len(sequences) if (kind, memory) == ("sequence", "vector") else len(examples))
     seen = []
     with torch.no_grad():

@@ -12,12 +12,11 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import callslip
 from callslip.corpus.documents import Document
-from callslip.errors import BadSetting, Unsupported
+from callslip.errors import BadSetting, UnknownName, Unsupported
 from callslip.filters.filter import Filter
 from callslip.methods import find, make
 from callslip.methods.asi import (
-    Coded,
-    Pairs,
+    Training,
     bottleneck,
     code_distance,
     criteria_weight,
@@ -26,13 +25,16 @@ from callslip.methods.asi import (
     generation_loss,
     information_bottleneck,
 )
+from callslip.methods.asi import training as asi_training
+from callslip.methods.asi.training import Coded, Pairs
 from callslip.search.beam import beam_search
 from callslip.search.trees import FreeTree
 from callslip.training.checkpoints import Checkpoints
+from callslip.training.texts import Texts
 
 QUICK = {
     "encoder": "scratch", "epochs": 8, "writing_epochs": 0, "decoder_width": 32, "width": 8, "length": 3,
-    "batch_size": 40, "indexer_hidden": 32, "learning_rate": 1e-2, "sinkhorn_iterations": 20,
+    "batch_size": 40, "learning_rate": 1e-2,
 }  # fmt: skip
 
 
@@ -169,6 +171,13 @@ def test_the_shape_of_known_answers_is_checked():
 # The method.
 
 
+def training_of(index, corpus) -> Training:
+    """The training of a fitted index, to ask for its terms."""
+    examples = index.examples(corpus)
+    documents = index.reader.document_inputs(list(corpus), index.vectors)
+    return Training(index, Texts.of_documents(documents, examples.inputs, examples.rows))
+
+
 @pytest.mark.parametrize("indexer", ["mlp", "pq", "rq"])
 def test_every_indexer_learns_codes_and_how_to_write_them(small_corpus, indexer):
     index = make("asi++", QUICK | {"indexer": indexer, "epochs": 12}).fit(small_corpus)
@@ -193,28 +202,28 @@ def test_asi_has_the_two_terms_alone_and_criteria_can_be_left_out(small_corpus):
     assert used("asi++") == terms
 
 
-def test_near_documents_are_told_apart_and_criteria_look_at_all(small_corpus):
+def test_near_documents_are_told_apart_and_criteria_look_at_all(small_corpus, monkeypatch):
     """The contrastive term has documents whose codes begin alike; the criteria and the decoder have any."""
-    index = make("asi++", QUICK | {"epochs": 3, "batch_size": 10, "neighbours": 1})
     seen: dict[str, list[np.ndarray]] = {"code_terms": [], "criteria": []}
     for name, kept in seen.items():
-        inner = getattr(index, name)
+        inner = getattr(Training, name)
 
-        def watched(read, *more, inner=inner, kept=kept):
-            kept.append(index.indexed.codes(read.pairs.document)[:, 0].numpy())
-            return inner(read, *more)
+        def watched(self, read, *more, inner=inner, kept=kept):
+            kept.append(self.index.indexed.codes(read.pairs.document)[:, 0].numpy())
+            return inner(self, read, *more)
 
-        setattr(index, name, watched)
-    index.fit(small_corpus)
+        monkeypatch.setattr(Training, name, watched)
+    make("asi++", QUICK | {"epochs": 3, "batch_size": 10, "neighbours": 1}).fit(small_corpus)
     tokens = {name: np.mean([len(np.unique(one)) for one in kept]) for name, kept in seen.items()}
     assert tokens["code_terms"] < 0.75 * tokens["criteria"]
 
 
-def test_neighbours_are_told_apart_in_stretches_of_their_batch(small_corpus):
+def test_neighbours_are_told_apart_in_stretches_of_their_batch(small_corpus, monkeypatch):
     """The term against the plain one of each stretch: a short last one counts as much as it has documents."""
-    values = QUICK | {"epochs": 0, "neighbourhood": 4}
+    monkeypatch.setattr(asi_training, "NEIGHBOURHOOD", 4)
     for neighbours, size in ((1, 4), (0, 10)):
-        index = make("asi", values | {"neighbours": neighbours}).fit(small_corpus)
+        index = make("asi", QUICK | {"epochs": 0, "neighbours": neighbours}).fit(small_corpus)
+        training = training_of(index, small_corpus)
         p, r, known = probabilities(1, 10, 3, 8), probabilities(2, 10, 3, 8), chance(3, 10)
         nothing = torch.zeros(10, 2)
         read = Coded(Pairs(nothing, nothing, known), nothing, nothing, nothing, nothing, p, r)
@@ -224,37 +233,37 @@ def test_neighbours_are_told_apart_in_stretches_of_their_batch(small_corpus):
             part = [row[some] for row in known.tolist()[some]]
             told = plain.discrete_contrastive(p.tolist()[some], r.tolist()[some], 3.0, part)
             expected += told * len(part) / 10
-        assert float(index.code_terms(read)["contrastive"]) == pytest.approx(expected, abs=1e-4)
+        assert float(training.code_terms(read)["contrastive"]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_without_neighbours_one_batch_serves_all_terms(small_corpus):
-    index = make("asi++", QUICK | {"epochs": 1, "neighbours": 0})
-    coded, reads = index.coded, []
+def test_without_neighbours_one_batch_serves_all_terms(small_corpus, monkeypatch):
+    coded, code_terms, criteria, reads, seen = Training.coded, Training.code_terms, Training.criteria, [], []
 
-    def watched(*given_):
-        reads.append(coded(*given_))
+    def watched(self, pairs):
+        reads.append(coded(self, pairs))
         return reads[-1]
 
-    index.coded = watched
-    seen = []
-    index.code_terms = lambda read, inner=index.code_terms: (seen.append(read), inner(read))[1]
-    index.criteria = lambda read, done, inner=index.criteria: (seen.append(read), inner(read, done))[1]
-    index.fit(small_corpus)
+    monkeypatch.setattr(Training, "coded", watched)
+    monkeypatch.setattr(Training, "code_terms", lambda self, read: (seen.append(read), code_terms(self, read))[1])
+    monkeypatch.setattr(Training, "criteria", lambda self, read, n: (seen.append(read), criteria(self, read, n))[1])
+    make("asi++", QUICK | {"epochs": 1, "neighbours": 0}).fit(small_corpus)
     assert reads and len(seen) == 2 * len(reads)
     assert all(seen[2 * n] is seen[2 * n + 1] is one for n, one in enumerate(reads))
 
 
-def test_what_is_judged_to_answer_a_query_is_no_wrong_answer_to_it(small_corpus):
+def test_what_is_judged_to_answer_a_query_is_no_wrong_answer_to_it(small_corpus, monkeypatch):
     """Of two documents that answer the same train query, neither counts as wrong for it; those of other queries do."""
     first, second, other = small_corpus.documents[:3]
     asked = {"both": callslip.Query("both", "what do both say"), "one": callslip.Query("one", "what does one say")}
     judged = {"train": {"both": {first.doc_id: 1, second.doc_id: 1}, "one": {other.doc_id: 1}}}
     corpus = callslip.Corpus(small_corpus.documents[:3], asked, judged, name="few")
     values = QUICK | {"epochs": 30, "batch_size": 4, "pseudo_queries": (), "train_on_documents": False}
+    code_terms = Training.code_terms
     for spared in (True, False):
-        index, seen = make("asi++", values | {"spare_answers": spared}), []
-        index.code_terms = lambda read, inner=index.code_terms, seen=seen: (seen.append(read), inner(read))[1]
-        index.fit(corpus)
+        seen = []
+        watched = lambda self, read, seen=seen: (seen.append(read), code_terms(self, read))[1]  # noqa: E731
+        monkeypatch.setattr(Training, "code_terms", watched)
+        make("asi++", values | {"spare_answers": spared}).fit(corpus)
         if not spared:
             assert all(read.pairs.known is None for read in seen)
             continue
@@ -271,7 +280,7 @@ def test_codes_are_what_the_indexer_gives_and_new_documents_get_theirs_in_one_pa
 
 def test_free_search_is_the_unconstrained_beam_without_codes_that_nobody_has(small_corpus):
     index = make("asi++", QUICK | {"decoding": "free", "beam": 5, "epochs": 3}).fit(small_corpus)
-    query = index.encoder.encode(["where is the banana"])
+    query = index.texts.encode(["where is the banana"])
     (free,) = beam_search(index.model, torch.from_numpy(query), FreeTree(index.model.widths), 5)
     known = [tuple(code) for code in free.codes.tolist() if index.identifiers.trie().node_of(code) >= 0]
     (written,) = index.write(query, 5)
@@ -301,7 +310,7 @@ def test_a_document_is_existing_new_content_or_new_semantic(small_corpus, tmp_pa
 
 
 @pytest.mark.parametrize("epochs_done", [2, 6])  # in the first phase, and in the second
-def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path, epochs_done):
+def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path, monkeypatch, epochs_done):
     values = QUICK | {"epochs": 4, "writing_epochs": 4}
     whole = make("asi++", values).fit(small_corpus)
     stopped = make("asi++", values)
@@ -310,7 +319,7 @@ def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path, e
     class Cut(Exception):
         pass
 
-    noisy = stopped.noisy
+    noisy = asi_training.with_noise
 
     def cut(*given_):
         steps.extend([1] * (len(stopped.log.records) == epochs_done))
@@ -318,8 +327,8 @@ def test_a_resumed_training_ends_with_the_same_weights(small_corpus, tmp_path, e
             raise Cut
         return noisy(*given_)
 
-    stopped.noisy = cut
-    with pytest.raises(Cut):
+    with monkeypatch.context() as patched, pytest.raises(Cut):
+        patched.setattr(asi_training, "with_noise", cut)
         stopped.fit(small_corpus, Checkpoints(tmp_path / "kept", every=0))
     resumed = make("asi++", values).fit(small_corpus, Checkpoints(tmp_path / "kept", every=0, resume=True))
     for name, value in whole.model.state_dict().items():
@@ -371,11 +380,12 @@ def test_mistakes_in_settings_are_named():
         ({"temperature": 0.0}, "temperature"),
         ({"neighbours": 9}, "neighbours"),
         ({"writing_epochs": -1}, "writing_epochs"),
-        ({"seq2seq": "t5-small"}, "seq2seq"),
-        ({"codes_from": "an-index"}, "codes_from"),
     ):
         with pytest.raises(BadSetting, match=said):
             make("asi++", values)
+    for name in ("seq2seq", "codes_from", "history_length"):
+        with pytest.raises(UnknownName, match=name):
+            make("asi++", {name: 3})
 
 
 def test_the_plus_signs_of_a_name_make_no_hybrid():

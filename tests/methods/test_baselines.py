@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import BadSetting, UnknownName
 from callslip.filters.filter import Filter
-from callslip.index.retriever import best_rows
 from callslip.methods import make
 from callslip.methods.hybrid import Hybrid
+from callslip.search.nearest import best_rows
 
 WORDS = ["whale", "ship", "mast", "sail", "storm", "harbour"]
 
@@ -69,7 +69,7 @@ def test_bm25_with_unknown_names(small_corpus):
 def test_dense_equals_sorting_all_inner_products(small_corpus):
     index = make("dense", {"encoder": "scratch"}).fit(small_corpus)
     for text in ("violin music3", "the nile", ""):
-        scores = index.vectors @ index.encoder.encode([text])[0]
+        scores = index.vectors @ index.texts.encode([text])[0]
         order = sorted(range(len(scores)), key=lambda row: (-scores[row], row))[:10]
         hits = index.search(text, k=10)
         np.testing.assert_allclose(hits.scores, scores[order], atol=1e-6)

@@ -44,7 +44,7 @@ def test_other_codes_tell_all_documents_apart(name, small_corpus):
 def test_atomic_search_is_the_top_of_one_softmax(small_corpus):
     index = make("dsi-atomic", QUICK | {"ranking": "bucket"}).fit(small_corpus)
     query = "which violin has the mark music5"
-    vector = torch.from_numpy(index.encoder.encode([query]))
+    vector = torch.from_numpy(index.texts.encode([query]))
     with torch.inference_mode():
         logits = index.model(vector, torch.zeros(1, 1, dtype=torch.long))[0][0]
     best = logits.log_softmax(-1).topk(5)
@@ -91,12 +91,10 @@ def test_dsi_qg_never_reads_a_documents_text(small_corpus):
     contents = {document.content for document in small_corpus}
     pairs = index.training_pairs(small_corpus)
     assert pairs and not {pair.query for pair in pairs} & contents
-    examples, rows = index.examples(small_corpus)
-    assert len(examples) == len(rows) == len(pairs)
-    with_text, _ = (
-        make("dsi-qg", QUICK | {"epochs": 0, "train_on_documents": True}).fit(small_corpus).examples(small_corpus)
-    )
-    assert len(with_text) == len(pairs) + len(small_corpus)
+    examples = index.examples(small_corpus)
+    assert len(examples.inputs) == len(examples.rows) == len(pairs)
+    with_text = make("dsi-qg", QUICK | {"epochs": 0, "train_on_documents": True}).fit(small_corpus)
+    assert len(with_text.examples(small_corpus).inputs) == len(pairs) + len(small_corpus)
 
 
 def test_dsi_by_text_makes_no_queries(small_corpus):
@@ -112,9 +110,9 @@ def test_settings_of_a_search_are_followed_or_refused(small_corpus):
     from callslip.errors import BadSetting
 
     index = make("dsi-semantic", QUICK).fit(small_corpus)
-    before = index.encoder
-    assert index.adjust({"beam": 3}).encoder is before
-    assert index.adjust({"backend": "torch"}).encoder is not before
+    before = index.texts.encoder
+    assert index.adjust({"beam": 3}).texts.encoder is before
+    assert index.adjust({"backend": "torch"}).texts.encoder is not before
     index.adjust({"device": "cpu"})
     for wrong in ({"device": "foo"}, {"similarity_weight": float("nan")}):
         with pytest.raises(BadSetting):

@@ -12,7 +12,7 @@ from reference.search import ranked, score_every_code
 from small_t5 import save_small_t5
 
 import callslip
-from callslip.errors import BadSetting, TrainingFailed, Unsupported
+from callslip.errors import BadSetting, TrainingFailed, UnknownName, Unsupported
 from callslip.identifiers.balancing import sinkhorn
 from callslip.methods import make
 from callslip.methods.genret import (
@@ -197,9 +197,9 @@ def test_tokens_are_shared_out_in_a_batch():
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_collapsed_level_stops_the_training_and_names_the_remedy(small_corpus, monkeypatch, level):
-    from callslip.methods.genret import GenRet
+    from callslip.methods.genret import Tokenizer
 
-    plain_tokens = GenRet.tokens
+    plain_tokens = Tokenizer.tokens
 
     def collapsed(self, inputs, codes):
         """What collapse looks like: every document of a prefix takes the token that the prefix decides."""
@@ -207,7 +207,7 @@ def test_a_collapsed_level_stops_the_training_and_names_the_remedy(small_corpus,
             return plain_tokens(self, inputs, codes)
         return codes[:, 0] % 16 if level == 2 else np.zeros(len(inputs), np.int64)
 
-    monkeypatch.setattr(GenRet, "tokens", collapsed)
+    monkeypatch.setattr(Tokenizer, "tokens", collapsed)
     with pytest.raises(TrainingFailed, match=f"level {level}, epoch 2: the codes collapsed") as caught:
         make("genret", QUICK | {"width": 16, "length": 2}).fit(small_corpus)
     assert "initialise=clusters" in caught.value.remedy and "16" in caught.value.remedy
@@ -251,7 +251,7 @@ def test_t5_learns_codes_of_its_own(small_corpus, tmp_path):
     asked = [query.text for query in list(small_corpus.queries.values())[:4]]
     for before, after in zip(index.search_batch(asked, 5), loaded.search_batch(asked, 5), strict=True):
         assert before.doc_ids == after.doc_ids
-    with pytest.raises(BadSetting, match="seq2seq_codes"):
+    with pytest.raises(UnknownName, match="seq2seq_codes"):
         make("genret", {"seq2seq": str(folder), "seq2seq_codes": "tokens"})
 
 

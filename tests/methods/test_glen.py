@@ -24,6 +24,7 @@ from callslip.identifiers import Identifiers
 from callslip.identifiers.keywords import keyword_codes
 from callslip.methods import make
 from callslip.methods.glen import (
+    Training,
     annealed_temperature,
     collision_order,
     identifier_embedding,
@@ -225,10 +226,11 @@ def test_relevances_are_divided_by_the_temperature(small_corpus):
     index = make("glen", QUICK | {"epochs": 0, "keyword_epochs": 0}).fit(small_corpus)
     vectors = torch.from_numpy(index.vectors[:6])
     own, positives = torch.arange(6), torch.eye(6, dtype=torch.bool)
+    training = Training(index, small_corpus)
     for temperature in (1.0, 4.0):
-        index.settings = dataclasses.replace(index.settings, ranking_temperature=temperature, pointwise_weight=0)
+        training.settings = dataclasses.replace(index.settings, ranking_temperature=temperature, pointwise_weight=0)
         with torch.no_grad():
-            found = index.ranking_terms(vectors, vectors, own, positives, None, 0.5)["pairwise"]
+            found = training.ranking_terms(vectors, vectors, own, positives, None, 0.5)["pairwise"]
             r = identifier_embedding(index.model.states(vectors, documents=True), index.model.embeddings, 0.5)
             scores = relevance(index.model.states(vectors), r) / temperature
         torch.testing.assert_close(found, torch.nn.functional.cross_entropy(scores, own))
@@ -345,7 +347,7 @@ def test_words_stay_where_they_are_unless_they_are_trained(small_corpus):
     values = QUICK | {"keyword_epochs": 1, "epochs": 1}
     still = make("glen", values).fit(small_corpus)
     moved = make("glen", values | {"train_words": True}).fit(small_corpus)
-    begin = spread(still.encode(still.vocabulary, ""))
+    begin = spread(still.texts.encode(still.vocabulary))
     np.testing.assert_allclose(still.model.embeddings.detach(), begin, atol=1e-5)
     assert np.abs(moved.model.embeddings.detach().numpy() - begin).max() > 1e-4
 
@@ -412,7 +414,7 @@ def test_documents_that_share_a_code_are_ranked_by_identifier_weights(small_corp
         cosines = [plain.cosine(w_query, [word["document"] for word in hit.why["words"]]) for hit in bucket]
         assert cosines == sorted(cosines, reverse=True) or max(np.diff(cosines)) < 1e-3  # weights are rounded
     near = index.adjust({"collision": "similarity"}).search("which violin has the mark music0", k=40, explain=True)
-    vector = index.encoder.encode(["which violin has the mark music0"])[0]
+    vector = index.texts.encode(["which violin has the mark music0"])[0]
     for hit in near:
         assert hit.why["similarity"] == pytest.approx(
             float(index.vectors[index.row_of()[hit.doc_id]] @ vector), abs=1e-5
@@ -467,11 +469,6 @@ def test_texts_without_words_and_one_word_vocabularies():
     index = make("glen", QUICK).fit(corpus)
     assert set(index.search("7", k=3).doc_ids) == {"a", "b", "c"}
     assert index.vocabulary == ["[none]"]
-
-
-def test_seq2seq_is_refused():
-    with pytest.raises(BadSetting, match="seq2seq"):
-        make("glen", {"seq2seq": "t5-small"})
 
 
 # The embedded encoder's word pieces.

@@ -208,9 +208,7 @@ def test_documents_are_asked_for_by_their_own_spans(small_corpus):
     assert len(pairs) - len(own) == 40  # the judged queries
 
 
-@pytest.mark.parametrize(
-    "bad", [{"seq2seq": "t5-small"}, {"temperature": 0}, {"adaptor_width": 0}, {"adaptor_rank": -1}]
-)
+@pytest.mark.parametrize("bad", [{"temperature": 0}, {"adaptor_width": 0}, {"adaptor_rank": -1}])
 def test_mistakes_are_explained(bad):
     with pytest.raises(BadSetting, match=next(iter(bad))):
         make("nci", bad)

@@ -13,7 +13,8 @@ from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, UnknownName
 from callslip.methods import make
-from callslip.methods.tied_atomic import contrastive, margin_mse
+from callslip.methods.tied_atomic import Training, contrastive, margin_mse
+from callslip.training.texts import training_pairs
 
 QUICK = {"encoder": "scratch", "epochs": 6, "decoder_width": 32, "batch_size": 32, "learning_rate": 2e-3}
 
@@ -79,7 +80,7 @@ def test_its_ranking_is_dense_retrieval_with_the_same_vectors(trained, small_cor
     flat = faiss.IndexFlatIP(trained.vectors.shape[1])
     flat.add(trained.vectors)
     for query in small_corpus.split("test")[0].values():
-        state = trained.project(trained.encoder.encode([query.text]))
+        state = trained.project(trained.texts.encode([query.text]))
         hits = trained.search(query, k=40)
         scores, rows = flat.search(state, 40)
         np.testing.assert_allclose(hits.scores, scores[0], atol=1e-5)
@@ -96,7 +97,7 @@ def test_one_step_of_dsi_atomic_is_the_same_dot_product(small_corpus):
     index = make("dsi-atomic", quick).fit(small_corpus)
     head = index.model.heads[0]
     for query in list(small_corpus.split("test")[0].values())[:8]:
-        vector = torch.from_numpy(index.encoder.encode([query.text]))
+        vector = torch.from_numpy(index.texts.encode([query.text]))
         with torch.inference_mode():
             hidden = index.model.hidden(vector, torch.zeros(1, 1, dtype=torch.long))[0, 0].numpy()
             _, written = index.model.start(vector)
@@ -151,7 +152,7 @@ def test_documents_unseen_in_training_are_one_pass_from_being_found(small_corpus
         if answer in ids:
             assert answer in index.search(query, k=3).doc_ids
     texts = [document.content for document in held]
-    np.testing.assert_array_equal(index.vectors[len(known) :], index.project(index.encoder.encode(texts)))
+    np.testing.assert_array_equal(index.vectors[len(known) :], index.project(index.texts.encode(texts)))
 
 
 def test_a_deleted_document_can_come_back(trained, small_corpus, tmp_path):
@@ -198,14 +199,18 @@ def test_training_raises_quality_and_reaches_documents_without_queries():
     assert set(trained.log.records[0]) == {"phase", "epoch", "contrastive", "learning_rate", "seconds"}
 
 
+def pairs_of(corpus, **values):
+    return training_pairs(corpus, make("tied-atomic", QUICK | values).settings)
+
+
 def test_judged_queries_are_a_third_of_the_others_unless_said_otherwise(small_corpus):
     few = dict(list(small_corpus.judgements["train"].items())[:4])
     corpus = Corpus(small_corpus.documents, small_corpus.queries, {"train": few})
-    pseudo = len(make("tied-atomic", QUICK | {"train_on_queries": False}).training_pairs(corpus))
+    pseudo = len(pairs_of(corpus, train_on_queries=False))
     assert pseudo == 160
-    assert len(make("tied-atomic", QUICK).training_pairs(corpus)) == pseudo + 13 * 4
-    assert len(make("tied-atomic", QUICK | {"query_repeat": 2}).training_pairs(corpus)) == pseudo + 2 * 4
-    assert len(make("tied-atomic", QUICK | {"pseudo_queries": ""}).training_pairs(corpus)) == 4
+    assert len(pairs_of(corpus)) == pseudo + 13 * 4
+    assert len(pairs_of(corpus, query_repeat=2)) == pseudo + 2 * 4
+    assert len(pairs_of(corpus, pseudo_queries="")) == 4
 
 
 def test_in_batch_negatives_alone_will_do(small_corpus):
@@ -234,9 +239,9 @@ def bm25_margins(corpus: Corpus, text: str, answer: int, others: list[int]) -> l
 
 
 def examples_of(index, corpus):
-    vectors = index.encode([d.content for d in corpus], "")
-    pairs = index.training_pairs(corpus)
-    return pairs, vectors, index.examples(corpus, pairs, vectors, index._open_teacher())
+    vectors = index.texts.encode([d.content for d in corpus])
+    pairs = training_pairs(corpus, index.settings)
+    return pairs, vectors, Training(index, vectors, index.open_teacher()).examples(corpus, pairs)
 
 
 def test_bm25_as_a_teacher_gives_its_margins(small_corpus):
@@ -252,7 +257,7 @@ def test_the_encoder_as_a_teacher_gives_its_margins_and_their_spread(small_corpu
     index = make("tied-atomic", QUICK | {"teacher": "dense", "temperature": 0.1})
     pairs, vectors, examples = examples_of(index, small_corpus)
     for number in range(0, len(pairs), 23):
-        query = index.encoder.encode([pairs[number].query])[0]
+        query = index.texts.encode([pairs[number].query])[0]
         for other, margin in zip(examples.judged[number], examples.margins[number], strict=True):
             # Its units are the model's own already: cosines, divided by the temperature.
             assert margin == pytest.approx(query @ (vectors[examples.row[number]] - vectors[other]) / 0.1, abs=1e-3)
@@ -326,7 +331,7 @@ def test_a_cross_encoder_as_a_teacher(cross_encoder, small_corpus):
     assert np.isfinite(index.log.records[-1]["margin"])
     raw = make("tied-atomic", settings | {"teacher_scale": 1.0})
     pairs, _, examples = examples_of(raw, small_corpus)
-    teacher, contents = raw._open_teacher(), [d.content for d in small_corpus]
+    teacher, contents = raw.open_teacher(), [d.content for d in small_corpus]
     texts = [pairs[5].query] * 3
     scores = teacher.scores(texts, [contents[row] for row in (examples.row[5], *examples.judged[5])])
     np.testing.assert_allclose(examples.margins[5], scores[0] - scores[1:], atol=1e-5)
@@ -343,7 +348,7 @@ def test_teachers_that_are_none(cross_encoder, small_corpus, tmp_path):
 
 
 def test_a_saved_index_knows_its_shape(trained, tmp_path):
-    wide = make("tied-atomic", QUICK | {"epochs": 0, "decoder_layers": 2, "memory_slots": 3})
+    wide = make("tied-atomic", QUICK | {"epochs": 0, "decoder_layers": 2})
     wide.fit(Corpus([Document("a", "whales"), Document("b", "ships")])).save(tmp_path / "wide")
     loaded = api.load(tmp_path / "wide")
     assert dataclasses.asdict(loaded.settings) == dataclasses.asdict(wide.settings)

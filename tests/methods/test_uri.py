@@ -16,14 +16,13 @@ from small_t5 import save_small_t5
 
 import callslip
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.errors import BadSetting, Unsupported
+from callslip.errors import BadSetting, UnknownName, Unsupported
 from callslip.identifiers import Identifiers, average_partition_entropy, random_codes
 from callslip.identifiers.levels import prefix_groups, renamed
 from callslip.identifiers.partitions import even_clusters, parting_scores
 from callslip.methods import make
-from callslip.methods.uri import balance, commitment, e_step, m_step, memory
-from callslip.methods.uri.model import Ranker
-from callslip.methods.uri.ranker import ranking
+from callslip.methods.uri import Indexer, Ranker, balance, commitment, e_step, m_step, memory, ranking
+from callslip.methods.uri.items import items_of
 from callslip.training.batches import Members
 from callslip.training.negatives import Siblings
 
@@ -309,7 +308,7 @@ def test_a_setting_changes_what_is_learned(small_corpus, fitted, values):
     index, other = fitted(**short), make("uri", QUICK | short | values).fit(small_corpus)
     same = [
         torch.equal(a, b)
-        for one, two in ((index.model, other.model), (index.ranker, other.ranker))
+        for one, two in ((index.model, other.model), (index.ranker.maps, other.ranker.maps))
         for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
     ]
     assert not all(same)
@@ -356,10 +355,7 @@ def test_a_new_item_is_coded_by_its_text(log):
     short = {"epochs": 1, "level_epochs": 1, "level_steps": 5, "items": "text"}
     index = make("uri", QUICK | short).fit(log)
     row = index.row_of()["kite-3"]
-    expected = np.zeros((len(log), 0), np.int64)
-    for _ in range(2):
-        tokens = index.distributions(np.arange(len(log)), expected).argmax(axis=1)
-        expected = np.column_stack([expected, tokens])
+    expected = Indexer(index, items_of(index, log.documents)).code(2)
     index.add([Document("kite-new", log.documents[row].text, log.documents[row].title)])
     table = index.identifiers
     assert table.codes[table.position_of("kite-new")].tolist() == expected[row].tolist()
@@ -400,7 +396,7 @@ def test_codes_that_cannot_be_taken_are_refused_with_the_reason(saved, small_cor
     with pytest.raises(callslip.CallslipError, match="nowhere"):
         make("uri", QUICK | {"codes_from": str(tmp_path / "nowhere")}).fit(small_corpus)
     for name in ("genret", "glen"):
-        with pytest.raises(BadSetting, match="codes_from"):
+        with pytest.raises(UnknownName, match="codes_from"):
             make(name, {"codes_from": "anything"})
 
 
@@ -435,7 +431,6 @@ def test_mistakes_are_refused():
     for values in (
         {"temperature": 0},
         {"random_negatives": 0, "hard_negatives": 0},
-        {"seq2seq_codes": "tokens"},
         {"head_start": 2},
     ):
         with pytest.raises(BadSetting):
@@ -487,6 +482,6 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_codes_and_weights(
             make("uri", values).fit(corpus, Checkpoints(tmp_path / "c", every=0.0))
     index = make("uri", values).fit(corpus, Checkpoints(tmp_path / "c", resume=True))
     assert (index.identifiers.codes == whole.identifiers.codes).all()
-    for one, two in ((whole.model, index.model), *([(whole.ranker, index.ranker)] if on == "texts" else [])):
+    for one, two in ((whole.model, index.model), *([(whole.ranker.maps, index.ranker.maps)] if on == "texts" else [])):
         for name, value in one.state_dict().items():
             assert torch.equal(value, two.state_dict()[name]), name

@@ -13,7 +13,7 @@ import torch
 from callslip.runtime import threads
 
 CHILD = (
-    "import os, sys; from callslip import threads; print(threads.prepare(searching={searching}),"
+    "import os, sys; from callslip.runtime import threads; print(threads.prepare(searching={searching}),"
     "os.environ.get('OMP_WAIT_POLICY'), os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
 )
 

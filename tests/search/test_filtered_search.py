@@ -58,8 +58,8 @@ def test_a_filter_for_each_query(name, indexes, small_corpus):
     nothing = Filter(where={"topic": "nothing"})
     asked = [river, None, even, Filter(where={"topic": "river"}), nothing, None, even, Filter(allow={"fruit/3"})]
     calls = []
-    search = index._search
-    index._search = lambda some, *rest: calls.append(len(some)) or search(some, *rest)
+    search = index.find
+    index.find = lambda some, *rest: calls.append(len(some)) or search(some, *rest)
     batch = index.search_batch(queries, 5, asked)
     assert calls == [2, 2, 2, 1]
     for query, filter, hits in zip(queries, asked, batch, strict=True):

@@ -94,8 +94,8 @@ class TestWatching:
 
 def plain_beam(index, question, beam):
     """The prefixes that a beam keeps at each level, by sorting every continuation: prefix -> score."""
-    vector = index.encoder.encode([question])
-    inputs = index.batch(index.inputs([Query("0", question)], vector))
+    vector = index.texts.encode([question])
+    inputs = index.reader.batch(index.reader.inputs([Query("0", question)], vector))
     trie = index.identifiers.trie()
     codes = sorted({tuple(code) for code in index.identifiers.codes.tolist()})
     score_of = {code: forced_scores(index.model, inputs, trie, list(code)) for code in codes}

@@ -46,7 +46,7 @@ def look_up(index, key: str) -> tuple[str | None, int]:
     while True:
         row = index.refresh(now=True).row_of().get(key)
         try:
-            return (None if row is None else index.documents.rows([row])[0].text), index._seen
+            return (None if row is None else index.documents.rows([row])[0].text), index.living.version
         except Gone:  # replaced since we looked: look again
             continue
 
@@ -120,7 +120,7 @@ def test_four_writers_and_four_readers(tmp_path, new_index):
 
 def test_threads_search_while_one_changes(tmp_path, monkeypatch):
     """No search sees half a change: each finds every document that it lists."""
-    whole = WordCodes._extend
+    whole = WordCodes.extend
 
     def slowly(self, documents, parts):
         vectors = self.vectors
@@ -135,7 +135,7 @@ def test_threads_search_while_one_changes(tmp_path, monkeypatch):
         time.sleep(0.002)  # time for a change to come between the mask and the codes
         return searching(self, queries, k, mask, explain)
 
-    monkeypatch.setattr(WordCodes, "_extend", slowly)
+    monkeypatch.setattr(WordCodes, "extend", slowly)
     monkeypatch.setattr(WordCodes, "_search", search_slowly)
     make_index(tmp_path / "index", {f"d{n}": f"text {n}" for n in range(20)})
     index = api.load(tmp_path / "index")

@@ -49,7 +49,7 @@ def test_random_changes_by_two_machines_against_a_dictionary(new_index, tmp_path
             one.compact()
         else:
             number = both.index(one)
-            path = one._home.path
+            path = one.living.home.path
             one.close()
             both[number] = api.load(path)
         for index in both:

@@ -37,32 +37,32 @@ class WordCodes(Retriever):
     def _vectors_of(self, documents):
         return np.array([[len(d.text), *code_of(d.text)] for d in documents], np.float32).reshape(-1, 4)
 
-    def _fit(self, corpus):
+    def build(self, corpus):
         self.identifiers = Identifiers(corpus.doc_ids, [code_of(d.text) for d in corpus])
         self.vectors = self._vectors_of(corpus)
 
-    def _prepare(self, documents):
+    def prepare(self, documents):
         return {
             "codes": np.array([code_of(d.text) for d in documents], np.int32),
             "vectors": self._vectors_of(documents),
         }
 
-    def _extend(self, documents, parts):
+    def extend(self, documents, parts):
         held = self.identifiers
         again = [d.doc_id for d in documents if d.doc_id in held]
         held = held.renamed({name: f"deleted {name} {held.rows[held.position_of(name)]}" for name in again})
         self.identifiers = held.with_added([d.doc_id for d in documents], parts["codes"])
         self.vectors = np.concatenate([self.vectors, parts["vectors"]])
 
-    def _keep(self, rows):
+    def keep(self, rows):
         names, codes = self.identifiers.in_row_order()
         self.identifiers = Identifiers([names[row] for row in rows], codes[rows])
         self.vectors = self.vectors[rows]
 
-    def _codes(self):
+    def codes_by_row(self):
         return self.identifiers.in_row_order()[1]
 
-    def _search(self, queries, k, mask, explain):
+    def find(self, queries, k, mask, explain):
         found = []
         for query in queries:
             rows = self.identifiers.rows[self.identifiers.bucket(code_of(query.text))]
@@ -71,11 +71,11 @@ class WordCodes(Retriever):
             found.append(Found(same, [1.0] * len(same)))
         return found
 
-    def _save(self, folder: Path):
+    def save_files(self, folder: Path):
         self.identifiers.save(folder)
         np.save(folder / "vectors.npy", self.vectors, allow_pickle=False)
 
-    def _load(self, folder: Path):
+    def load_files(self, folder: Path):
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)
         self.vectors = np.load(folder / "vectors.npy", mmap_mode="r", allow_pickle=False)
 

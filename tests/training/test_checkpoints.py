@@ -189,7 +189,7 @@ def test_what_a_method_makes_between_phases_is_made_once(tmp_path):
         index.checkpoints = checkpoints
         if checkpoints is not None:
             checkpoints.claim(**WHO)
-        return index.made_once("codes", make_anew).tolist()
+        return index.computed_once("codes", make_anew).tolist()
 
     assert asked(Checkpoints(tmp_path / "t")) == [0, 0, 0]
     assert asked(Checkpoints(tmp_path / "t", resume=True)) == [0, 0, 0] and len(made) == 1
