@@ -129,14 +129,14 @@ def test_threads_search_while_one_changes(tmp_path, monkeypatch):
         time.sleep(0.003)  # half done: codes without their vectors
         self.vectors = grown
 
-    searching = WordCodes._search
+    searching = WordCodes.find
 
     def search_slowly(self, queries, k, mask, explain):
         time.sleep(0.002)  # time for a change to come between the mask and the codes
         return searching(self, queries, k, mask, explain)
 
     monkeypatch.setattr(WordCodes, "extend", slowly)
-    monkeypatch.setattr(WordCodes, "_search", search_slowly)
+    monkeypatch.setattr(WordCodes, "find", search_slowly)
     make_index(tmp_path / "index", {f"d{n}": f"text {n}" for n in range(20)})
     index = api.load(tmp_path / "index")
     failures, done = [], threading.Event()
