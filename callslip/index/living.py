@@ -196,8 +196,8 @@ class Living:
     def open(self, home: Home) -> None:
         """Read everything from a folder, and live there."""
         self._home = home
-        self.rows.replace(stored.StoredDocuments(home.store, home.sequence))
-        self.rows.alive[_places(home.sequence, home.store.deleted())] = False
+        deleted = _places(home.sequence, home.store.deleted())
+        self.rows.replace(stored.StoredDocuments(home.store, home.sequence), deleted)
         self.version = home.version
         self._contents.take_description(home.manifest)
         self._contents.read_files(home.snapshot)
