@@ -10,7 +10,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
 from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import DEFAULT, find, make
+from callslip.methods import DEFAULT, find, make, make_saved
 from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
@@ -57,7 +57,7 @@ def load(path: str | Path) -> Retriever:
     """Open a saved index; it lives in its folder from then on. The folder's manifest names the method."""
     home = Home.open(path)
     try:
-        retriever = _made_by(home.manifest["method"], home.manifest["settings"])
+        retriever = make_saved(home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:
         home.close()
         version = home.manifest.get("versions", {}).get("callslip", "an unknown version")
@@ -67,16 +67,6 @@ def load(path: str | Path) -> Retriever:
         ) from None
     retriever.living.open(home)
     return retriever
-
-
-def _made_by(method: str, settings: Mapping[str, Any]) -> Retriever:
-    """The method of a saved index. Retired settings of an earlier version are dropped with a warning."""
-    try:
-        return make(method, settings)
-    except UnknownName:
-        from callslip.methods.retired import without_retired
-
-        return make(method, without_retired(method, settings))
 
 
 def evaluate(retriever: Retriever, corpus: Corpus | str | Path, **options: Any) -> Report:
