@@ -1,4 +1,4 @@
-"""Folders of earlier versions still open: settings that were retired are dropped, and a warning names those that acted."""
+"""Folders of earlier versions still open: retired settings are dropped, and a warning names those that acted."""
 
 from __future__ import annotations
 
