@@ -4,8 +4,8 @@
     python benchmarks/recipes.py tied-atomic-scifact-cpu glen-scifact-cpu
 
 A recipe's table names the data set (a folder in CALLSLIP_DATA), the split, the minutes that a fit takes, the measures,
-and the `tolerance` by which a run may differ: sums of one and of two threads differ in the last bit, and trainings drift
-apart from there. Exits with 1 if a figure is out of tolerance. Results go to `results/recipes.json`, a run at a time.
+and the `tolerance` by which a run may differ: sums of one and of two threads differ in the last bit, and from there
+trainings drift apart. Exits with 1 if a figure is out of tolerance. Results go to `results/recipes.json`, a run at a time.
 """
 
 from __future__ import annotations
@@ -24,27 +24,17 @@ from callslip.runtime.versions import versions
 
 DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 RESULTS = Path(__file__).parent / "results" / "recipes.json"
-FACTS = {"data", "split", "tolerance", "minutes", "exclude_history", "search"}
+FACTS = {"data", "split", "tolerance", "minutes", "exclude_history"}
 
 
 def measures_of(recipe: Recipe) -> dict[str, float]:
     return {name: value for name, value in recipe.expected.items() if name not in FACTS}
 
 
-def corpus_of(name: str) -> callslip.Corpus:
-    """A BEIR folder, or the log in a folder with its items."""
-    folder = DATA / name
-    logs = sorted(folder.glob("*.inter"))
-    if logs:
-        items = sorted([*folder.glob("*.item"), *folder.glob("items.jsonl")])
-        return callslip.load_corpus(logs[0], items=items[0] if items else None)
-    return callslip.load_corpus(folder)
-
-
 def run(name: str, recipe: Recipe) -> dict[str, Any]:
     """Fit and evaluate a recipe; its figures beside the expected ones."""
     expected = recipe.expected
-    began, corpus = time.perf_counter(), corpus_of(expected["data"])
+    began, corpus = time.perf_counter(), callslip.load_corpus(DATA / expected["data"])
     index = callslip.fit(corpus, recipe.method, settings=recipe.settings)
     options = {"exclude_history": True} if expected.get("exclude_history") else {}
     report = callslip.evaluate(index, corpus, split=expected["split"], measures=list(measures_of(recipe)), **options)
