@@ -3,9 +3,10 @@
     python benchmarks/recipes.py                      every recipe with figures, shortest first
     python benchmarks/recipes.py tied-atomic-scifact-cpu glen-scifact-cpu
 
-A recipe's table names the data set (a folder in CALLSLIP_DATA), the split, the minutes that a fit takes, the measures,
-and the `tolerance` by which a run may differ: sums of one and of two threads differ in the last bit, and from there
-trainings drift apart. Exits with 1 if a figure is out of tolerance. Results go to `results/recipes.json`, a run at a time.
+A recipe's table names the data set (a folder in CALLSLIP_DATA), the split, the minutes that a fit takes, the
+measures, and the `tolerance` by which a run may differ: sums of one and of two threads differ in the last bit, and
+from there trainings drift apart. Exits with 1 if a figure is out of tolerance. Results go to `results/recipes.json`,
+a run at a time.
 """
 
 from __future__ import annotations
