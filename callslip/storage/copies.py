@@ -43,11 +43,8 @@ def _copy(home: Home, store_name: str, target: Path) -> None:
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(home.path / name, draft / name)
         assert isinstance(home.store, SqliteStore)
-        home.store.copy_to(draft / store_name)
         # A copied database has its own pages: the seal of the original is not its seal.
-        copied = SqliteStore(draft / store_name)
-        version = copied.version()
-        copied.close()
+        version = home.store.copy_to(draft / store_name)
         seal = {
             "sha256": durable.sha256_of(draft / store_name),
             "bytes": (draft / store_name).stat().st_size,
@@ -82,7 +79,7 @@ def share_index(path: str | Path, address: str) -> None:
         with folders.locked(home.path):
             home.store.retire()  # a change from now on would be lost
             try:
-                facts = {name: value for name, value in home.store.facts().items() if name != "retired"}
+                facts = {name: value for name, value in home.store.facts().items() if name not in ("retired", "mark")}
                 rows = ((row, pack(row.parts) if row.parts else None) for row in home.store.rows())
                 postgres_store.create(address, home.manifest["index"], rows, facts)
                 manifest = {**home.manifest, "store": {"kind": "postgres", "address": address}}

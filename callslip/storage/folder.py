@@ -31,7 +31,7 @@ from callslip.storage.rows import NewRow
 
 MANIFEST, LOCK, SEQUENCE = "manifest.json", "lock", "sequence.npy"
 FORMAT = 2
-OURS = re.compile(r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal)?|lock|manifest\.json|\.new-.*")
+OURS = re.compile(r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal|-ledger)?|lock|manifest\.json|\.new-.*")
 
 Save = Callable[[Path], None]
 """Writes what a method has to save into a folder."""

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from callslip.errors import CallslipError, IndexCorrupt
-from callslip.runtime import durable
 from callslip.runtime.versions import versions
 from callslip.storage import folder as folders
 from callslip.storage.rows import NewRow, Store
-from callslip.storage.sqlite_store import SqliteStore
+from callslip.storage.sqlite_store import SqliteStore, sha256_of
 
 TRIES = 5
 
@@ -99,7 +98,7 @@ class Home:
         assert isinstance(self.store, SqliteStore)
         self.store.settle()
         version, path = self.store.version(), self.store.path
-        entry = {"sha256": durable.sha256_of(path), "bytes": path.stat().st_size, "version": version}
+        entry = {"sha256": sha256_of(path), "bytes": path.stat().st_size, "version": version}
         if _log_is_empty(path) and self.store.version() == version:
             self.manifest = {**self.manifest, "store": {**self.manifest["store"], "seal": entry}}
             folders.write_manifest(self.path, self.manifest)
@@ -143,16 +142,18 @@ def check_seal(path: Path, seal: Mapping[str, Any] | None) -> None:
     """A store that nobody has written to since its hash was taken must still have that hash."""
     if seal is None or not path.is_file() or not _log_is_empty(path):
         return
-    if path.stat().st_size == seal["bytes"] and durable.sha256_of(path) == seal["sha256"]:
+    if path.stat().st_size == seal["bytes"] and sha256_of(path) == seal["sha256"]:
         return
     try:
         store = SqliteStore(path)
         version = store.version()
         store.close()
+    except IndexCorrupt:
+        raise
     except CallslipError as error:
         raise IndexCorrupt(path, f"damaged: {error.problem}") from None
     # The log may have been empty only for a moment: a commit that came between has made a new version.
-    if version == seal["version"] and _log_is_empty(path) and durable.sha256_of(path) != seal["sha256"]:
+    if version == seal["version"] and _log_is_empty(path) and sha256_of(path) != seal["sha256"]:
         raise IndexCorrupt(path, "the file's contents are not what was saved (SHA-256 differs)")
 
 
