@@ -6,6 +6,7 @@ traceback and exits with the error's `exit_code`; anything else that escapes is 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,14 +44,29 @@ class BadSetting(CallslipError):
     """A setting, option or argument with a value that makes no sense."""
 
 
+COMPARED, LONGEST = 500, 64
+"""Names that a mistyped one is compared with, and characters of each: a hint must cost less than a search."""
+
+
+def closest(name: str, known: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The known names that are most like a mistyped one, best first. Of very many only the likeliest are looked at:
+    those of about the same length with the same first letter."""
+    import difflib
+
+    names = list(known)
+    if len(names) > COMPARED:
+        near = (one for one in names if one[:1] == name[:1] and abs(len(one) - len(name)) <= 2)
+        names = list(itertools.islice(near, COMPARED))
+    shown = {one[:LONGEST]: one for one in names}
+    return [shown[one] for one in difflib.get_close_matches(name[:LONGEST], shown, n=n, cutoff=cutoff)]
+
+
 class UnknownName(CallslipError):
     """A name (method, encoder, measure, setting, format) that is not one of the known ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        import difflib
-
         names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1)
+        close = closest(name, names)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         super().__init__(f"unknown {kind} {name!r}", f"{hint}Known: {', '.join(names)}.")
         self.kind, self.name = kind, name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from callslip.cli import app, options
-from callslip.errors import BadInput, BadSetting, CallslipError
+from callslip.errors import BadInput, BadSetting, CallslipError, closest
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Query
@@ -88,14 +88,12 @@ def chosen_queries(retriever: Retriever, text: str | None, history: str | None, 
 
 def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
     """The doc_ids of a history; one that the index does not hold is a mistake that should be seen."""
-    import difflib
-
     items, known = tuple(item.strip() for item in history.split(",") if item.strip()), retriever.row_of()
     if not items:
         raise BadSetting("the history is empty", "Write --history id,id,id.")
     for item in items:
         if item not in known:
-            close = difflib.get_close_matches(item, known, n=1)
+            close = closest(item, known)
             hint = f"Did you mean {close[0]!r}? " if close else ""
             raise CallslipError(
                 f"the index holds no item {printable(item)!r}", f"{hint}Leave it out, or `add` it first."

@@ -36,8 +36,6 @@ def check(path: str | Path) -> Checked:
     try:
         home.store.verify()
         sequence = home.sequence
-        if (np.diff(sequence) <= 0).any():
-            raise IndexCorrupt(home.snapshot / folders.SEQUENCE, "the numbers of rows do not rise")
         live, deleted, since, codes = _look_at_rows(home)
         tables = sorted(p.parent for p in home.snapshot.rglob("codes.npy"))
         for number, table in enumerate(tables):

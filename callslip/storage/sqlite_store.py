@@ -140,6 +140,8 @@ class SqliteStore:
         self._counted = _in_use(path)
         self._counted.__enter__()
         self._closed = False
+        self._outlined = -1
+        """The last row whose digest was checked by an outline."""
         self.read_only: CallslipError | None = None
         """Why nothing can be written to it; None if something can."""
         # In this order: a commit between the two leaves the store ahead, which is no loss.
@@ -227,7 +229,10 @@ class SqliteStore:
     def deleted(self) -> list[int]:
         """`seq` of every deleted document that is still stored."""
         with self._reading():
-            return [seq for (seq,) in self._reader.execute("SELECT seq FROM documents WHERE deleted IS NOT NULL")]
+            found = self._reader.execute(f"{_SELECT_TEXT} WHERE deleted IS NOT NULL").fetchall()
+            for values in found:
+                checked(values)
+            return [values[0] for values in found]
 
     def read(self, seqs: Sequence[int]) -> list[Document]:
         """Documents by `seq`; `Gone` if one of them is deleted, whoever did it."""
@@ -248,21 +253,35 @@ class SqliteStore:
 
     def rows(self) -> Iterator[Row]:
         """All rows in the order of `seq`, deleted ones, too, each checked."""
-        yield from (decoded(values) for values in self._walk(_SELECT))
+        for values in self._walk(_SELECT):
+            with self._corruption_named():
+                row = decoded(values)
+            yield row
 
     def outline(self) -> Iterator[tuple[int, str, str | None]]:
-        """seq, doc_id and metadata of all rows in the order of `seq`: without the texts, nearly all of the bytes."""
-        yield from self._walk("SELECT seq, doc_id, metadata FROM documents")
+        """seq, doc_id and metadata of all rows in the order of `seq`, each row checked by its digest.
 
-    def _walk(self, select: str) -> Iterator[Any]:
-        last = -1
+        Digests take in the texts, nearly all of the bytes. They are read once; a row that was checked changes no more.
+        """
+        known = self._outlined
+        if known:
+            yield from self._walk("SELECT seq, doc_id, metadata FROM documents", until=known)
+        for values in self._walk(_SELECT_TEXT, after=known):
+            with self._corruption_named():
+                checked(values)
+            known = values[0]
+            yield known, values[3], values[6]
+        self._outlined = max(self._outlined, known)
+
+    def _walk(self, select: str, after: int = -1, until: int = 2**62) -> Iterator[Any]:
+        last = after
         while True:  # by pages, so that a slow reader neither blocks others nor makes the log grow
             with self._reading():
-                page = self._reader.execute(f"{select} WHERE seq > ? ORDER BY seq LIMIT 1000", (last,)).fetchall()
+                question = f"{select} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 1000"
+                page = self._reader.execute(question, (last, until)).fetchall()
             if not page:
                 return
-            with self._corruption_named():
-                yield from page
+            yield from page
             last = page[-1][0]
 
     def purge(self, version: int, keep: Sequence[int]) -> None:
