@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from callslip.cli import terminal
+
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
     from callslip.evaluation.comparison import Comparison
@@ -93,7 +95,7 @@ def show_comparison(comparison: Comparison) -> None:
 
         Console().print(comparison)
     else:
-        typer.echo(comparison.to_markdown())
+        terminal.echo(comparison.to_markdown())
 
 
 def counted(number: int, what: str) -> str:
@@ -103,7 +105,7 @@ def counted(number: int, what: str) -> str:
 
 def say(text: str) -> None:
     """A line for the person at the terminal; standard output is for results."""
-    typer.echo(text, err=True)
+    terminal.say(text)
 
 
 def chosen_settings(recipe: str | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:

@@ -36,7 +36,9 @@ from callslip.storage.rows import NewRow
 
 MANIFEST, LOCK = "manifest.json", "lock"
 FORMAT = 2
-OURS = re.compile(r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal|-ledger)?|lock|manifest\.json|\.new-.*")
+OURS = re.compile(
+    r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal|-ledger)?|lock|manifest\.json|\.new-.*"
+)
 
 Save = Callable[[Path], None]
 """Writes what a method has to save into a folder."""
@@ -282,7 +284,7 @@ def _format_of(data: bytes) -> Any:
 
 def _other_format(folder: Path, known: Any) -> NotAnIndex:
     return NotAnIndex(
-        f"{folder} has index format {known if isinstance(known, int) else repr(known)[:20]}; this version reads {FORMAT}",
+        f"{folder} has index format {repr(known)[:20]}; this version reads {FORMAT}",
         "Use the version that wrote it, or fit again.",
     )
 
@@ -297,6 +299,11 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         import fcntl
     except ImportError:  # no such locks there: then nobody cleans up behind others, either
         yield wait
+        return
+    if (folder / MANIFEST).is_symlink():
+        if wait:
+            raise sqlite_store.behind_a_link(folder / MANIFEST)
+        yield False
         return
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)

@@ -55,10 +55,13 @@ COLUMNS = "seq, added, deleted, doc_id, title, text, metadata, code, parts, dige
 _SELECT = f"SELECT {COLUMNS} FROM callslip_documents WHERE index = %s"
 _SELECT_TEXT = f"SELECT {COLUMNS.replace('parts', 'NULL')} FROM callslip_documents WHERE index = %s"
 # The digest of `rows.digest`, computed where the texts are.
-_DIGESTED = "convert_to(format('%%s %%s %%s', seq, added, coalesce(deleted::text, 'None')), 'UTF8') || " + " || ".join(
-    f"convert_to(' ' || coalesce(octet_length(convert_to({name}, 'UTF8'))::text, 'None') || ':' || coalesce({name}, ''), "
-    "'UTF8')"
-    for name in ("doc_id", "title", "text", "metadata", "code")
+_LENGTH = "coalesce(octet_length(convert_to({0}, 'UTF8'))::text, 'None')"
+_TEXT = f"convert_to(' ' || {_LENGTH} || ':' || coalesce({{0}}, ''), 'UTF8')"
+_DIGESTED = " || ".join(
+    [
+        "convert_to(format('%%s %%s %%s', seq, added, coalesce(deleted::text, 'None')), 'UTF8')",
+        *(_TEXT.format(name) for name in ("doc_id", "title", "text", "metadata", "code")),
+    ]
 )
 _OUTLINE = (
     f"SELECT seq, doc_id, metadata, digest = substring(sha256({_DIGESTED}) from 1 for {DIGEST}) "
@@ -101,7 +104,7 @@ class PostgresStore:
 
     poll_seconds = 0.5
     shared = True
-    read_only = None
+    read_only: CallslipError | None = None
 
     def __init__(self, address: str, index: str) -> None:
         self.address, self.index = check_address(address), index
@@ -272,7 +275,7 @@ _HELP = "See that the server runs, that you may connect, and that it has room; t
 
 
 _LOGIN = "Check the user and the password (PGPASSWORD or ~/.pgpass), and that the user may connect to the database."
-_REFUSALS = ("authentication failed", "no password supplied", "pg_hba.conf", "role ", "database \"")
+_REFUSALS = ("authentication failed", "no password supplied", "pg_hba.conf", "role ", 'database "')
 
 
 def _refused(error: Exception) -> bool:

@@ -163,11 +163,7 @@ class SqliteStore:
             return found
 
         if self.path.is_symlink():
-            # As the Hugging Face cache lays files out: the file behind the link is shared, and not ours to change.
-            self.read_only = CallslipError(
-                f"{self.path} is a symbolic link, so this index is open for reading only",
-                f"Copy it, and change the copy: callslip snapshot {self.path.parent} COPY.",
-            )
+            self.read_only = behind_a_link(self.path)
             return connect("mode=ro&immutable=1")
         try:
             return connect("mode=rw")
@@ -496,6 +492,14 @@ def accept_loss(path: Path) -> int:
     if acknowledged != (made := _entry(facts)):
         ledger.create(path, made)
     return made.version
+
+
+def behind_a_link(path: Path) -> CallslipError:
+    """Why an index is not changed whose files are links, as in the Hugging Face cache: what they name is shared."""
+    return CallslipError(
+        f"{path} is a symbolic link, so this index is open for reading only",
+        f"Copy it, and change the copy: callslip snapshot {path.parent} COPY.",
+    )
 
 
 def _not_written(path: Path, error: Exception) -> CallslipError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import random
 import shutil
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from wal_trials import left_by_a_kill, trial
@@ -39,8 +40,6 @@ def test_a_damaged_log_never_loses_a_change_in_silence(memory):
 
 
 def test_the_loss_is_named_and_can_be_accepted(memory):
-    import random
-
     path = memory / "index"
     state = left_by_a_kill(path, random.Random(5))
     store = store_of(path)
@@ -49,8 +48,8 @@ def test_the_loss_is_named_and_can_be_accepted(memory):
         api.load(path)
     assert "--accept-loss" in caught.value.remedy
     command = [sys.executable, "-c", "from callslip.cli import main; main()", "check", str(path), "--accept-loss"]
-    register = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import word_codes; word_codes.register()\n"
-    command[2] = register + command[2]
+    here = str(Path(__file__).parent)
+    command[2] = f"import sys; sys.path.insert(0, {here!r}); import word_codes; word_codes.register()\n" + command[2]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "is whole" in done.stdout, done.stderr
     assert contents(path) != state
@@ -124,7 +123,7 @@ def test_a_store_whose_files_were_exchanged_takes_no_writes(memory):
     stale, other = Home.open(path), Home.open(path)
     for file in [store_of(path), *path.glob("*-wal"), *path.glob("*-shm")]:
         shutil.copy(file, memory / "copy")
-        os.replace(memory / "copy", file)  # the same contents in another file
+        (memory / "copy").replace(file)  # the same contents in another file
     other.close()
     fresh = Home.open(path)
     fresh.commit([ROW])
