@@ -6,7 +6,6 @@ traceback and exits with the error's `exit_code`; anything else that escapes is 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,15 +49,17 @@ COMPARED, LONGEST = 500, 64
 
 def closest(name: str, known: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
     """The known names that are most like a mistyped one, best first. Of very many only the likeliest are looked at:
-    those of about the same length with the same first letter."""
+    those of about the same length that begin alike."""
     import difflib
+    import heapq
+    import os.path
 
-    names = list(known)
+    names, name = list(known), name[:LONGEST]
     if len(names) > COMPARED:
         near = (one for one in names if one[:1] == name[:1] and abs(len(one) - len(name)) <= 2)
-        names = list(itertools.islice(near, COMPARED))
+        names = heapq.nlargest(COMPARED, near, key=lambda one: len(os.path.commonprefix([one, name])))  # noqa: RUF071
     shown = {one[:LONGEST]: one for one in names}
-    return [shown[one] for one in difflib.get_close_matches(name[:LONGEST], shown, n=n, cutoff=cutoff)]
+    return [shown[one] for one in difflib.get_close_matches(name, shown, n=n, cutoff=cutoff)]
 
 
 class UnknownName(CallslipError):

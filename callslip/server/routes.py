@@ -18,7 +18,7 @@ from callslip.server import explorer, health, limits, responses, schema
 from callslip.server.app import Server
 from callslip.server.errors import ApiError
 from callslip.server.explain import explain
-from callslip.server.guard import Rule
+from callslip.server.guard import CLIENT, Rule
 from callslip.server.inference import Asked
 from callslip.server.page import PAGE
 
@@ -121,7 +121,7 @@ def _add_search(app: FastAPI, server: Server) -> None:
         one = server.index(body.index)
         asked = Asked(one.name, body.k, body.beam, body.explain)
         filter = None if body.filter is None else body.filter.made()
-        job = server.inference.put(asked, body.made(), filter)
+        job = server.inference.put(asked, body.made(), filter, client=request.scope[CLIENT])
         lists = await server.answer(request, job)
         words = explorer.vocabulary_of(one.retriever)
         results = [{"hits": [_hit(hit, body, words) for hit in hits]} for hits in lists]
@@ -134,7 +134,10 @@ def _add_search(app: FastAPI, server: Server) -> None:
         one = server.index(body.index)
         query = SearchQuery("0", body.query, tuple(body.history))
         filter = None if body.filter is None else body.filter.made()
-        job = server.inference.put(call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter))
+        job = server.inference.put(
+            call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter),
+            client=request.scope[CLIENT],
+        )
         told = {"index": one.name} | await server.answer(request, job)
         if told["levels"]:
             words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in told["levels"]]))
