@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from callslip.errors import CallslipError, IndexCorrupt
+from callslip.errors import IndexCorrupt
 from callslip.identifiers.table import Identifiers
 from callslip.identifiers.trie import Trie
 from callslip.storage import folder as folders
@@ -106,5 +106,5 @@ def _compare_tries(table: Path, held: Identifiers) -> None:
 def _or_corrupt(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (CallslipError, ValueError, OSError) as error:
+    except Exception as error:  # whatever NumPy makes of a file that says nonsense, MemoryError among it
         raise IndexCorrupt(path, f"cannot be read: {error}") from None

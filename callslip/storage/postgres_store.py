@@ -22,6 +22,7 @@ from callslip.storage.rows import (
     NewRow,
     Row,
     already,
+    checked_facts,
     decoded,
     digest,
     encoded,
@@ -116,8 +117,11 @@ class PostgresStore:
 
     def facts(self) -> dict[str, str]:
         found: dict[str, str] = dict(self._ask(lambda c: c.execute(_FACTS, (self.index,)).fetchall()))
-        if found and found.get("digest") != facts_digest(found):
-            raise IndexCorrupt(self.place, "what the store says of itself is damaged")
+        try:
+            if found:
+                checked_facts(found)
+        except ValueError as error:
+            raise IndexCorrupt(self.place, str(error)) from None
         return found
 
     def version(self) -> int:

@@ -166,6 +166,15 @@ def document_of(values: Sequence[Any]) -> Document:
     return Document(doc_id, text, title, json.loads(metadata) if metadata else NO_METADATA)
 
 
+def checked_facts(facts: Mapping[str, str]) -> None:
+    """ValueError if what a store says about itself is not what was written, or makes no sense."""
+    if facts.get("digest") != facts_digest(facts):
+        raise ValueError("what the store says of itself is damaged")
+    for name in ("version", "purged", "last", "rows"):
+        if not facts.get(name, "").isdecimal():
+            raise ValueError(f"what the store says of itself makes no sense: {name} is {facts.get(name)!r}")
+
+
 def facts_digest(facts: Mapping[str, str]) -> str:
     """Of what a store says about itself."""
     whole = json.dumps({name: facts[name] for name in sorted(facts) if name != "digest"})

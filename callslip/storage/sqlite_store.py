@@ -30,6 +30,7 @@ from callslip.storage.rows import (
     Row,
     already,
     checked,
+    checked_facts,
     decoded,
     digest,
     document_of,
@@ -184,8 +185,7 @@ class SqliteStore:
     def facts(self) -> dict[str, str]:
         with self._asking():
             found = dict(self._reader.execute("SELECT name, value FROM facts"))
-        if found.get("digest") != facts_digest(found):
-            raise IndexCorrupt(self.path, "what the store says of itself is damaged")
+            checked_facts(found)
         return found
 
     def version(self) -> int:
@@ -390,8 +390,7 @@ class SqliteStore:
             try:
                 wait_for(self._begun, self.place)
                 facts = dict(self._writer.execute("SELECT name, value FROM facts"))
-                if facts.get("digest") != facts_digest(facts):
-                    raise IndexCorrupt(self.path, "what the store says of itself is damaged")
+                checked_facts(facts)
                 if "retired" in facts and not even_retired:
                     raise CallslipError("the index was replaced by another one", "Load it again.")
                 self._check_attached(facts)

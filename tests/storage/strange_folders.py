@@ -145,13 +145,24 @@ def _loop(path: Path) -> None:
     (path / "generation-000001").symlink_to(path)
 
 
-HUGE = b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (99999999999999,), }".ljust(127) + b"\n"
+HUGE = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (99999999999999,), }".ljust(127) + b"\n"
+)
 
 
 def changes() -> Iterator[tuple[str, Change]]:
     for field, value in FIELDS:
         yield f"{field} = {str(value)[:30]!r}", of_manifest(field, value)
-    for text in (b"", b"null", b"[]", b'"text"', b"{" * 100_000, b"\xff\xfe", b'{"format": 2}', b'{"format": {"a": 1}}'):
+    for text in (
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{" * 100_000,
+        b"\xff\xfe",
+        b'{"format": 2}',
+        b'{"format": {"a": 1}}',
+    ):
         yield f"manifest {text[:12]!r}", of_text(text)
     yield "sequence of floats", of_array("sequence.npy", lambda a: a.astype(float))
     yield "sequence of two dimensions", of_array("sequence.npy", lambda a: a[None])
@@ -165,8 +176,9 @@ def changes() -> Iterator[tuple[str, Change]]:
     yield "sequence huge", of_file("sequence.npy", lambda path: HUGE)
     yield "every array empty", of_array("*.npy", lambda a: a[:0])
     yield "every array of texts", of_array("*.npy", lambda a: np.full(a.shape, "x"))
-    yield "every array but the sequence huge", of_file(
-        "*.npy", lambda path: path.read_bytes() if path.name == "sequence.npy" else HUGE
+    yield (
+        "every array but the sequence huge",
+        of_file("*.npy", lambda path: path.read_bytes() if path.name == "sequence.npy" else HUGE),
     )
     yield "every json a number", of_file("*.json", lambda path: b"5")
     yield "every json an object", of_file("*.json", lambda path: b"{}")
