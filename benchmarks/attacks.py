@@ -24,14 +24,14 @@ from typing import Any
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS / "server"), str(TESTS / "storage")]
 
-import served_kills
-import strange_folders
-import wal_trials
-import word_codes
+import served_kills  # noqa: E402
+import strange_folders  # noqa: E402
+import wal_trials  # noqa: E402
+import word_codes  # noqa: E402
 
-from callslip.corpus.documents import Corpus, Document
-from callslip.methods import make
-from callslip.runtime.versions import versions
+from callslip.corpus.documents import Corpus, Document  # noqa: E402
+from callslip.methods import make  # noqa: E402
+from callslip.runtime.versions import versions  # noqa: E402
 
 COMMANDS = (
     ["search", "DIR", "text"],
@@ -87,9 +87,9 @@ def strange(place: Path) -> dict[str, Any]:
                 )
                 shutil.rmtree(place / "strange", ignore_errors=True)
                 ended.append(done.returncode)
-                codes[f"{command[0]} {done.returncode}"] += 1
+                codes[f"{given[0]} {done.returncode}"] += 1
                 if "Traceback" in done.stderr or done.returncode not in (0, 2, 3):
-                    tracebacks.append(f"{method}, {name}: {command[0]}: {done.stderr.strip().splitlines()[-1:]}")
+                    tracebacks.append(f"{method}, {name}: {given[0]}: {done.stderr.strip().splitlines()[-1:]}")
             if ended[0] != 0 and ended[1] == 0:
                 passed.append(f"{method}, {name}")
     return {
