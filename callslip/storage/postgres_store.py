@@ -106,6 +106,7 @@ class PostgresStore:
     poll_seconds = 0.5
     shared = True
     read_only: CallslipError | None = None
+    detached = False
 
     def __init__(self, address: str, index: str) -> None:
         self.address, self.index = check_address(address), index

@@ -78,6 +78,10 @@ class Store(Protocol):
     read_only: CallslipError | None
     """Why nothing can be written to it; None if something can."""
 
+    @property
+    def detached(self) -> bool:
+        """Whether it is no longer the store that others see in this place."""
+
     def facts(self) -> dict[str, str]: ...
     def version(self) -> int: ...
     def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int: ...

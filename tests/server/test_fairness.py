@@ -134,6 +134,36 @@ def test_settings_of_a_fit_are_not_shown(served, anybody):
         assert "encoder" not in facts["settings"] and "seed" not in facts["settings"]
 
 
+def test_a_slow_filter_stalls_nobody_else(folder, monkeypatch):
+    """Masks are made beside the model's thread: other searches, filtered ones among them, go on meanwhile."""
+    from callslip.filters import metadata
+
+    slow = threading.Event()
+    check = metadata.MetadataIndex._check
+
+    def dawdle(self, names):
+        if "slow" in names:
+            slow.wait(10)
+        check(self, names)
+
+    monkeypatch.setattr(metadata.MetadataIndex, "_check", dawdle)
+    with running([folder], limits=Limits(deadline=3)) as server, ThreadPoolExecutor(1) as pool:
+        with server.client() as client:
+            ready = {"query": "apple", "filter": {"where": {"topic": "fruit"}}}
+            assert client.post("/v1/search", json=ready).status_code == 200
+            stuck = pool.submit(
+                lambda: server.client().post("/v1/search", json={"query": "apple", "filter": {"where": {"slow": 1}}})
+            )
+            time.sleep(0.3)
+            for body in ({"query": "apple"}, ready, {"query": "nickel", "k": 2}):
+                assert client.post("/v1/search", json=body).status_code == 200
+            assert not stuck.done()
+            assert stuck.result().status_code == 504
+            slow.set()
+            unknown = {"query": "apple", "filter": {"where": {"no such field": 1}}}
+            assert client.post("/v1/search", json=unknown).status_code == 400
+
+
 def test_a_hint_for_a_mistyped_field_is_cheap(tmp_path, monkeypatch):
     """16,384 long field names: the comparisons are counted, because time says little here."""
     import difflib
