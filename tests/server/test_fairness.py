@@ -147,21 +147,24 @@ def test_a_slow_filter_stalls_nobody_else(folder, monkeypatch):
         check(self, names)
 
     monkeypatch.setattr(metadata.MetadataIndex, "_check", dawdle)
-    with running([folder], limits=Limits(deadline=3)) as server, ThreadPoolExecutor(1) as pool:
-        with server.client() as client:
-            ready = {"query": "apple", "filter": {"where": {"topic": "fruit"}}}
-            assert client.post("/v1/search", json=ready).status_code == 200
-            stuck = pool.submit(
-                lambda: server.client().post("/v1/search", json={"query": "apple", "filter": {"where": {"slow": 1}}})
-            )
-            time.sleep(0.3)
-            for body in ({"query": "apple"}, ready, {"query": "nickel", "k": 2}):
-                assert client.post("/v1/search", json=body).status_code == 200
-            assert not stuck.done()
-            assert stuck.result().status_code == 504
-            slow.set()
-            unknown = {"query": "apple", "filter": {"where": {"no such field": 1}}}
-            assert client.post("/v1/search", json=unknown).status_code == 400
+    with (
+        running([folder], limits=Limits(deadline=3)) as server,
+        ThreadPoolExecutor(1) as pool,
+        server.client() as client,
+    ):
+        ready = {"query": "apple", "filter": {"where": {"topic": "fruit"}}}
+        assert client.post("/v1/search", json=ready).status_code == 200
+        stuck = pool.submit(
+            lambda: server.client().post("/v1/search", json={"query": "apple", "filter": {"where": {"slow": 1}}})
+        )
+        time.sleep(0.3)
+        for body in ({"query": "apple"}, ready, {"query": "nickel", "k": 2}):
+            assert client.post("/v1/search", json=body).status_code == 200
+        assert not stuck.done()
+        assert stuck.result().status_code == 504
+        slow.set()
+        unknown = {"query": "apple", "filter": {"where": {"no such field": 1}}}
+        assert client.post("/v1/search", json=unknown).status_code == 400
 
 
 def test_a_hint_for_a_mistyped_field_is_cheap(tmp_path, monkeypatch):
