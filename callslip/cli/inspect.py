@@ -26,6 +26,7 @@ def inspect(
     ] = "",
     depth: Annotated[int, typer.Option("--depth", min=0, help="Levels of the tree that are shown; 0 for none.")] = 2,
     branches: Annotated[int, typer.Option("--branches", min=1, help="Branches of each node that are shown.")] = 4,
+    store: options.StoreOption = None,
 ) -> None:
     """Examine an index's codes: a verdict, the figures behind it, what is wrong and the remedy."""
     from callslip.identifiers import doctor, quality

@@ -49,6 +49,26 @@ ExcludeHistoryOption = Annotated[
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
 
+def _trust(address: str | None) -> str | None:
+    """Take the user's word for the address of a store."""
+    if address is not None:
+        from callslip.runtime import consent
+
+        consent.trust(consent.STORE, address)
+    return address
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="ADDRESS",
+        callback=_trust,
+        help="The database that the index is known to keep its documents in; its manifest alone is not followed there.",
+    ),
+]
+
+
 def read_corpus(
     source: str,
     format: str | None,

@@ -49,6 +49,7 @@ def search(
     deny: Annotated[
         list[str] | None, typer.Option("--deny", help="None of these doc_ids: a,b,c or @file with one per line.")
     ] = None,
+    store: options.StoreOption = None,
 ) -> None:
     """Search a saved index."""
     filter = chosen_filter(where, allow, deny)  # first, because a mistake in it should not wait for the index

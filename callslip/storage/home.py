@@ -14,7 +14,7 @@ from callslip.runtime import consent
 from callslip.runtime.versions import versions
 from callslip.storage import folder as folders
 from callslip.storage.rows import NewRow, Store
-from callslip.storage.sqlite_store import SqliteStore, sha256_of
+from callslip.storage.sqlite_store import SqliteStore, accept_loss, sha256_of
 
 TRIES = 5
 
@@ -27,6 +27,8 @@ class Home:
         self._held: int | None = None
         self._take(manifest, verify)
         self.store = open_store(path, manifest)
+        if len(self.sequence) and self.sequence[-1] > int(self.store.facts()["last"]):
+            raise IndexCorrupt(self.snapshot / folders.SEQUENCE, "it has rows that the store never had")
 
     def _take(self, manifest: dict[str, Any], verify: bool = False) -> None:
         snapshot = self.path / folders.generation_name(manifest["generation"])
@@ -126,6 +128,16 @@ class Home:
 
     def __del__(self) -> None:
         self._let_go()
+
+
+def accept_loss_of(path: str | Path) -> int:
+    """Take the store of an index for what it is, whatever was acknowledged once; how many versions that gives up."""
+    path = Path(path)
+    described = folders.read_manifest(path, verify=False)["store"]
+    if described["kind"] != "sqlite":
+        raise CallslipError(f"{path} keeps its documents in PostgreSQL", "Restore the database from its own backup.")
+    with folders.locked(path):
+        return accept_loss(path / described["file"])
 
 
 def read_sequence(path: Path) -> np.ndarray:

@@ -481,16 +481,27 @@ def _check_nothing_lost(path: Path, facts: dict[str, str], acknowledged: ledger.
 
 
 def accept_loss(path: Path) -> int:
-    """Take a store for what it is, whatever was acknowledged once; its version."""
-    acknowledged = ledger.last(path)
-    connection = sqlite3.connect(path)
+    """Write the ledger anew for the store as it is; how many acknowledged versions that gives up."""
+    if path.is_symlink():
+        raise behind_a_link(path)
+    if not path.is_file():
+        raise IndexCorrupt(path, "the file is missing")
+    try:
+        acknowledged = ledger.last(path)
+    except IndexCorrupt:  # then it says nothing
+        acknowledged = None
+    connection = sqlite3.connect(path, timeout=WAIT)
     try:
         facts = dict(connection.execute("SELECT name, value FROM facts"))
+        checked_facts(facts)
+    except (sqlite3.Error, ValueError) as error:
+        raise IndexCorrupt(path, f"damaged: {error}") from None
     finally:
         connection.close()
-    if acknowledged != (made := _entry(facts)):
+    made = _entry(facts)
+    if acknowledged != made:
         ledger.create(path, made)
-    return made.version
+    return max(0, (acknowledged or made).version - made.version)
 
 
 def behind_a_link(path: Path) -> CallslipError:
