@@ -255,6 +255,20 @@ def test_changed_metadata_is_seen_by_whoever_filters(new_index, tmp_path):
         api.load(tmp_path / "index").row_of()
 
 
+def test_an_id_that_the_api_could_not_address_is_refused(new_index, tmp_path):
+    from callslip.corpus.documents import Corpus
+
+    new_index(tmp_path / "index", FIRST)
+    index = api.load(tmp_path / "index")
+    with pytest.raises(BadSetting, match="513 characters"):
+        index.add([Document("x" * 513, "text")])
+    index.add([Document("x" * 512, "text")])
+    assert "x" * 512 in index.row_of()
+    index.close()
+    with pytest.raises(BadSetting, match="513 characters"):
+        Corpus([Document("x" * 513, "text")])  # before hours of training
+
+
 def test_a_row_that_only_seems_deleted_is_seen(tmp_path):
     import word_codes
 
