@@ -18,7 +18,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.methods import make
 from callslip.storage.folder import read_manifest, write_manifest
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1A\x9b31m\x08\r\u202eback\u2066\u2028\x7f\x85"
+EVIL = "\x1b[8m\x1b]0;owned\x07\x1b[2J\x1b[1A\x9b31m\x08\r\u202eback\u2066\u2028\x7f\x85"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -88,6 +88,7 @@ def test_the_filter_on_the_streams_keeps_colours(capsys):
     guarded = terminal.Guarded(stream)
     guarded.write("\x1b[1mbold\x1b[0m \x1b[2J\x1b]0;x\x07 tab\tline\n")
     assert stream.getvalue() == "\x1b[1mbold\x1b[0m \ufffd[2J\ufffd]0;x\ufffd tab\tline\n"
+    assert not OBEYED.search(terminal.clean(EVIL)) and not OBEYED.search(terminal.printable(f"{EVIL}\t\n"))
     guarded.write("lone \ud800")
     assert "\ud800" not in stream.getvalue()
 

@@ -58,7 +58,7 @@ def test_patience_ends(tmp_path, what, change):
                 index.add([Document("new", "text")])
             else:
                 copy_index(tmp_path / "index", tmp_path / "copy")
-        assert caught.value.remedy and time.monotonic() - began >= 1.5
+        assert caught.value.remedy and 1.5 <= time.monotonic() - began < 15
         assert len(told) == 1 and "waiting" in told[0]
     index.add([Document("new", "text")])
     index.compact()
