@@ -33,6 +33,8 @@ from callslip.server.serving import serve_all
 from callslip.storage.check import check
 
 KEY = "k" * 32
+MOST = 60
+"""Documents of each of the two: all of them are searched for after every kill."""
 State = dict[str, str]
 
 
@@ -46,7 +48,7 @@ def plan(state: State, chance: random.Random, steps: int) -> list[tuple[tuple, S
     """Changes of the second process, and its documents after each."""
     planned = []
     for _ in range(steps):
-        kind = chance.choices(["add", "update", "delete", "compact"], [5, 3, 3, 3])[0]
+        kind = chance.choices(["add", "update", "delete", "compact"], [5 if len(state) < MOST else 0, 3, 5, 3])[0]
         state = dict(state)
         if kind == "add":
             new = {f"c/{chance.randrange(10**9)}": f"text {chance.randrange(40)}" for _ in range(2)}
@@ -105,7 +107,7 @@ class Client:
     def run(self, over: threading.Event) -> None:
         while not over.is_set():
             after = dict(self.state)
-            if after and self.chance.random() < 0.3:
+            if after and self.chance.random() < (0.3 if len(after) < MOST else 0.9):
                 name = self.chance.choice(sorted(after))
                 del after[name]
                 request = "DELETE", None
