@@ -237,7 +237,7 @@ def test_changed_metadata_is_seen_by_whoever_filters(new_index, tmp_path):
     index.compact()
     index.add([Document("d", "four", "", {"year": 2021})])
     index.delete(["c"])
-    assert index.mask(Filter({"year": 2020})).sum() == 1
+    assert index.rows.mask(Filter({"year": 2020})).sum() == 1
     index.close()
     home = Home.open(tmp_path / "index")
     change = "SET metadata = replace(metadata, '2020', '2030') WHERE doc_id = 'b' AND deleted IS NULL"
@@ -250,7 +250,7 @@ def test_changed_metadata_is_seen_by_whoever_filters(new_index, tmp_path):
             connection.execute(f"UPDATE callslip_documents {change} AND index = %s", (home.store.index,))
     home.close()
     with pytest.raises(IndexCorrupt, match="'b'"):
-        api.load(tmp_path / "index").mask(Filter({"year": 2020}))
+        api.load(tmp_path / "index").rows.mask(Filter({"year": 2020}))
     with pytest.raises(IndexCorrupt, match="'b'"):
         api.load(tmp_path / "index").row_of()
 
