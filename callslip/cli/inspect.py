@@ -29,6 +29,11 @@ def inspect(
     store: options.StoreOption = None,
 ) -> None:
     """Examine an index's codes: a verdict, the figures behind it, what is wrong and the remedy."""
+    with options.making_sense_of(path):
+        _inspect(path, as_json, prefix, depth, branches)
+
+
+def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int) -> None:
     from callslip.identifiers import doctor, quality
     from callslip.identifiers.files import read_codes
 

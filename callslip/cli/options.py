@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,6 +108,20 @@ def open_index(path: Path, assignments: list[str] | None) -> Retriever:
     from callslip.settings import parse_assignments
 
     return load(path).adjust(parse_assignments(assignments or []))
+
+
+@contextmanager
+def making_sense_of(path: Path) -> Iterator[None]:
+    """Files of an index are read one by one here; those that make no sense, though their hashes fit, are damage."""
+    from callslip.errors import CallslipError, IndexCorrupt
+
+    try:
+        yield
+    except (CallslipError, BrokenPipeError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise IndexCorrupt(path, f"its files make no sense: {said}") from None
 
 
 def show_comparison(comparison: Comparison) -> None:

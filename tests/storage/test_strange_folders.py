@@ -58,3 +58,17 @@ def test_strange_folders_are_refused(kind, memory):
     # A method that has no files of a kind is not harmed by strange ones.
     assert all("every" in name for name in opened), opened
     assert len(CHANGES) >= 80
+
+
+def test_inspect_names_files_that_make_no_sense(memory, monkeypatch):
+    from typer.testing import CliRunner
+
+    from callslip.cli import app, inspect  # noqa: F401
+
+    codes(memory / "first")
+    for name, change in CHANGES.items():
+        shutil.copytree(memory / "first", memory / "index", symlinks=True)
+        change(memory / "index")
+        done = CliRunner().invoke(app, ["inspect", str(memory / "index")])
+        assert done.exit_code == 0 or isinstance(done.exception, CallslipError), (name, done.exception)
+        shutil.rmtree(memory / "index")
