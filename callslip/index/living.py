@@ -229,11 +229,11 @@ class Living:
         if home.store.version() == self.version:
             return
         with self.gate.changing():
+            home = self.home  # another thread may have opened the next generation meanwhile
             changes = home.store.changes(self.version)
             if changes.purged > self.version:  # what happened meanwhile is only in a snapshot that we do not have
-                path = home.path
-                home.close()
-                self.open(Home.open(path))
+                # The old store is closed when the last thread that reads it lets go of it.
+                self.open(Home.open(home.path))
             elif changes.version > self.version:
                 self._apply(home, changes)
 
