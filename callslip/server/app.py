@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -20,9 +20,10 @@ from starlette.exceptions import HTTPException
 
 from callslip import __version__
 from callslip.errors import CallslipError, IndexCorrupt
+from callslip.runtime.patience import Locked, patience
 from callslip.server import responses
 from callslip.server.errors import ApiError, Busy, TooLate, body_of
-from callslip.server.guard import Guard, Hosts
+from callslip.server.guard import Guard, Hosts, Receive, Send
 from callslip.server.inference import Inference, Job
 from callslip.server.keys import Keys
 from callslip.server.limits import Limits
@@ -89,12 +90,23 @@ class Server:
         return found
 
     async def write(self, do: Callable[[], Any]) -> Any:
-        """Do it in the thread that writes; `Busy` if too many wait for it already."""
+        """Do it in the thread that writes; `Busy` if too many wait for it already, or if its turn does not come before
+        the deadline. What has begun is finished, but waits no longer than that for another process."""
         if self._writes >= self.limits.writes:
             raise Busy
+
+        def patiently() -> Any:
+            with patience(self.limits.deadline):
+                return do()
+
         self._writes += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.writer, do)
+            waiting = self.writer.submit(patiently)
+            done = asyncio.wrap_future(waiting)
+            await asyncio.wait([done], timeout=self.limits.deadline)
+            if not done.done() and waiting.cancel():
+                raise Busy
+            return await done
         finally:
             self._writes -= 1
 
@@ -140,11 +152,14 @@ class Server:
         self.readers.shutdown(wait=False, cancel_futures=True)
 
 
-class Application(Guard):
-    """FastAPI behind the guard, and what its routes work with."""
+class Application:
+    """The ASGI application: FastAPI behind the guard, and the server that its routes work with."""
 
-    server: Server
-    fastapi: FastAPI
+    def __init__(self, guard: Guard, server: Server, fastapi: FastAPI) -> None:
+        self.guard, self.server, self.fastapi = guard, server, fastapi
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await self.guard(scope, receive, send)
 
 
 def create_app(
@@ -189,17 +204,16 @@ def create_app(
         route = getattr(scope.get("route"), "path", "other")
         server.metrics.requests.labels(route, str(status)).inc()
 
-    whole = Application(
+    guard = Guard(
         app,  # type: ignore[arg-type]
         keys=keys,
         hosts=Hosts(host, names),
         limits=limits,
         rule_of=rule_of,
-        full=lambda: server.inference.full,
+        full=server.inference.full,
         seen=seen,
     )
-    whole.server, whole.fastapi = server, app
-    return whole
+    return Application(guard, server, app)
 
 
 def _handle_errors(app: FastAPI) -> None:
@@ -222,6 +236,8 @@ def _handle_errors(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, CallslipError)
+        if isinstance(error, Locked):
+            return answer(503, "another process is writing to the index", error.remedy, headers={"Retry-After": "5"})
         if isinstance(error, IndexCorrupt):
             log.error("%s", error)
             return answer(500, "the index is damaged", "See the server's log, and run callslip check.")
