@@ -1,4 +1,4 @@
-"""callslip snapshot: copy an index in use."""
+"""callslip snapshot: copy an index while it is in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def snapshot(
     index: options.IndexArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
 ) -> None:
-    """Copy an index as it is at one moment, while others search and change it."""
+    """Make a consistent copy of an index while others search and change it."""
     from callslip.storage.copies import copy_index
 
     copy_index(index, out)
