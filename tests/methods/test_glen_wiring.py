@@ -1,8 +1,7 @@
 """GLEN's wiring: every preset and every setting changes the quantity that it names.
 
-The training loop is replaced by one that takes no steps, so that what a setting decides can be read off: the phases, the
-batches of each epoch, the terms of each epoch's first batch. `../shared/tools/wiring.py callslip/methods/glen` runs this
-file once for each read of a setting; no mutant survives.
+Most tests replace the training loop by one that takes no steps and records what the settings decide: the phases, the
+batches of each epoch, and the terms of each epoch's first batch.
 """
 
 from __future__ import annotations
@@ -121,10 +120,8 @@ def fit(corpus, preset=None, **values):
 def texts_of(corpus, **values) -> list[tuple[str, str]]:
     """The training texts of an index with such settings, each with the doc_id of its document."""
     index = fit(corpus, **UNTRAINED | values)
-    seen = []
-    index.texts.cached = lambda texts, progress, cached=index.texts.cached: (
-        seen.append(texts) or cached(texts, progress)
-    )
+    seen, cached = [], index.texts.cached
+    index.texts.cached = lambda texts, progress: seen.append(texts) or cached(texts, progress)
     found = training.Training(index, corpus).texts
     ids = corpus.doc_ids
     return [(seen[0][text], ids[row]) for text, row in zip(found.text, found.row, strict=True)]
@@ -228,11 +225,9 @@ def test_the_paper_preset_trains_as_the_paper_says(small_corpus, phases, spy):
     calls, negatives = spy(training, "identifier_embedding"), spy(training.Training, "words_and_negatives")
     smaller = {"decoder_width": 24, "decoder_layers": 1, "encoder": "scratch:dim=32"}
     index = fit(small_corpus, "paper", **smaller)
-    assert [(phase.name, phase.epochs, phase.rate) for phase in phases] == [
-        (KEYWORDS, 20, 2e-4),
-        (REFINEMENT, 12, 5e-5),
-    ]
-    assert [phase.decay for phase in phases] == [1e-4, 1e-4]
+    assert [(phase.name, phase.epochs, phase.rate, phase.decay) for phase in phases] == [
+        (KEYWORDS, 20, 2e-4, 1e-4), (REFINEMENT, 12, 5e-5, 1e-4),
+    ]  # fmt: skip
     assert index.codes.shape[1] == 3
     assert index.model.embeddings.requires_grad
     assert negatives[0]["result"][1].shape == (40, 8)
@@ -456,9 +451,7 @@ def test_a_step_ranks_the_documents_of_the_batch_and_their_negatives(small_corpu
     rows = np.unique(np.concatenate([texts.row[chosen], hard[texts.row[chosen]].ravel()]))
     np.testing.assert_array_equal(calls[0]["docs"], index.vectors[rows])
     np.testing.assert_array_equal(rows[calls[0]["own"]], texts.row[chosen])
-    answers = [
-        [texts.answers.among(np.array([text]), np.array([row])).item() for row in rows] for text in texts.text[chosen]
-    ]
+    answers = [[row in texts.answers.of(text) for row in rows] for text in texts.text[chosen]]
     np.testing.assert_array_equal(calls[0]["positives"], answers)
 
 
@@ -554,9 +547,7 @@ def test_ranking_decides_the_score(crowded):
     similar, row_of = similarities(index), index.row_of()
 
     def scores(**values):
-        hits = index.adjust({"ranking": "bucket", "similarity_weight": 60.0} | values).search(
-            QUESTION, k=40, explain=True
-        )
+        hits = index.adjust(values).search(QUESTION, k=40, explain=True)
         assert hits.scores == sorted(hits.scores, reverse=True)
         return hits, [(hit.why["code_score"], hit.why["bucket_size"], similar[row_of[hit.doc_id]]) for hit in hits]
 
