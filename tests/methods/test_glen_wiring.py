@@ -285,6 +285,13 @@ def test_training_moves_the_words_only_if_they_are_trained(small_corpus, train_w
     assert (np.abs(index.model.embeddings.detach().numpy() - start).max() > 1e-4) == train_words
 
 
+def test_texts_start_centred_where_the_words_are(small_corpus):
+    index = fit(small_corpus, **UNTRAINED)
+    with torch.no_grad():
+        centred = index.model.skip(torch.from_numpy(index.vectors)).numpy()
+    np.testing.assert_allclose(centred, index.vectors - index.vectors.mean(axis=0), atol=1e-5)
+
+
 @pytest.mark.parametrize("strengths", [False, True])
 def test_levels_start_with_the_strength_of_the_documents_words_or_equal(small_corpus, strengths):
     index = fit(small_corpus, strengths=strengths, length=4, **UNTRAINED)
@@ -425,8 +432,11 @@ def test_noise_of_that_norm_is_added_to_all_but_the_documents_of_refinement(
 @pytest.mark.parametrize("support", [3, None])
 def test_a_document_chooses_among_its_likeliest_words(small_corpus, phases, spy, support):
     calls, embedded = spy(training.Training, "ranking_terms"), spy(training, "identifier_embedding")
+    read = spy(model.LexicalWriter, "states")
     index = fit(small_corpus, support=support, epochs=1)
     (call,), (eq6,) = calls, embedded
+    (among,) = [one["among"] for one in read if one["vectors"] is call["docs"]]
+    assert among is call["words"]
     if support is None:
         assert call["words"] is None and eq6["support"] is None
     else:
@@ -444,7 +454,7 @@ def test_the_default_support_is_eight_words(small_corpus, phases, spy):
 @pytest.mark.parametrize("negatives", [0, 1, 3])
 def test_a_step_ranks_the_documents_of_the_batch_and_their_negatives(small_corpus, phases, spy, negatives):
     calls, drawn = spy(training.Training, "ranking_terms"), spy(training.Training, "words_and_negatives")
-    index = fit(small_corpus, negatives=negatives, batch_size=5, epochs=1)
+    index = fit(small_corpus, negatives=negatives, batch_size=24, epochs=1)
     texts, chosen = training.Training(index, small_corpus).texts, phases[1].batches[0][0]
     hard = drawn[0]["result"][1]
     assert hard.shape == (40, negatives)
@@ -452,6 +462,7 @@ def test_a_step_ranks_the_documents_of_the_batch_and_their_negatives(small_corpu
     np.testing.assert_array_equal(calls[0]["docs"], index.vectors[rows])
     np.testing.assert_array_equal(rows[calls[0]["own"]], texts.row[chosen])
     answers = [[row in texts.answers.of(text) for row in rows] for text in texts.text[chosen]]
+    assert max(map(sum, answers)) > 1  # a sentence that several documents have
     np.testing.assert_array_equal(calls[0]["positives"], answers)
 
 
