@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from callslip.corpus.documents import Corpus, Pair
+from callslip.corpus.pseudo_queries import pseudo_queries
+from callslip.encoders.text_vectors import TextVectors
+from callslip.methods import make
 from callslip.training import loop
+from callslip.training.texts import Texts
 
 
 @dataclass
@@ -46,6 +52,9 @@ class Spies:
     steps: list[Step] = field(default_factory=list)
     phases: list[tuple[str, int, int]] = field(default_factory=list)
     """Name, epochs and steps per epoch of each phase."""
+    first: dict[str, dict[str, Any]] = field(default_factory=dict)
+    last: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Weights of the model when a phase began and when it ended, by phase and parameter."""
 
     def arguments(self, name: str, position: int) -> list[Any]:
         """One argument of every call of a function."""
@@ -66,15 +75,20 @@ class Spies:
 
         patch.setattr(owner, name, spied)
 
-    def spy_steps(self, patch: pytest.MonkeyPatch) -> None:
-        """Record every phase of training and every optimiser step."""
+    def spy_steps(self, patch: pytest.MonkeyPatch, weights: bool = False) -> None:
+        """Record every phase of training and every optimiser step; with `weights`, the model around each phase."""
         plain_train, plain_step = loop.train, loop._step
         names: dict[int, str] = {}
 
         def train(module: Any, *arguments: Any, **more: Any) -> Any:
             names.update({id(parameter): name for name, parameter in module.named_parameters()})
             self.phases.append((more["phase"], more["epochs"], more["steps_per_epoch"]))
-            return plain_train(module, *arguments, **more)
+            if not weights:
+                return plain_train(module, *arguments, **more)
+            self.first[more["phase"]] = {name: value.clone() for name, value in module.state_dict().items()}
+            log = plain_train(module, *arguments, **more)
+            self.last[more["phase"]] = {name: value.clone() for name, value in module.state_dict().items()}
+            return log
 
         def step(optimizer: Any, parameters: Any, terms: Any, *more: Any) -> bool:
             values = {name: float(value.detach()) for name, value in terms.items()}
@@ -90,6 +104,48 @@ class Spies:
 
         patch.setattr(loop, "train", train)
         patch.setattr(loop, "_step", step)
+
+
+def spy_batches(patch: pytest.MonkeyPatch, spies: Spies) -> None:
+    """Record the texts of a training, and what `Texts.drawn` is asked for with the batches that it gives."""
+    drawn = Texts.drawn
+    patch.setattr(Texts, "drawn", lambda self, *arguments: list(drawn(self, *arguments)))
+    spies.spy(patch, Texts, "drawn")
+    spies.spy(patch, Texts, "of_documents")
+
+
+def check_training_texts(corpus: Corpus, method: str, values: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
+    """The settings of training texts decide how many there are: `corpus` has a judged query for each document."""
+    spies, asked, documents = Spies(), [], len(corpus)
+    spy_batches(patch, spies)
+
+    def doc2query(corpus: Corpus, checkpoint: str, per_document: int, **more: Any) -> list[Pair]:
+        asked.append((checkpoint, per_document, more["seed"]))
+        return [Pair("a generated query", corpus.doc_ids[0])]
+
+    patch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", doc2query)
+
+    def count(**changed: Any) -> int:
+        make(method, values | {"pseudo_queries": ()} | changed).fit(corpus)
+        return len(spies.calls["of_documents"][-1].arguments[1])
+
+    assert count() == 2 * documents
+    assert count(train_on_documents=False) == documents
+    assert count(train_on_queries=False) == documents
+    assert count(query_repeat=3) == 4 * documents
+    for kinds in (("title",), ("title", "lead")):
+        assert count(pseudo_queries=kinds) == len(pseudo_queries(corpus, kinds=kinds)) + 2 * documents
+    assert count(doc2query="some/checkpoint", doc2query_per_document=2, seed=3) == 2 * documents + 1
+    assert asked == [("some/checkpoint", 2, 3)]
+
+
+def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:
+    """Documents have the vectors of the encoder that the settings name, cut to its length."""
+    index: Any = make(method, values | {"encoder": "scratch:dim=16,seed=2", "max_length": 3}).fit(corpus)
+    contents = [document.content for document in corpus]
+    expected = TextVectors(index.settings).encode([" ".join(text.split()[:3]) for text in contents])
+    assert index.vectors.shape == (len(corpus), 16)
+    np.testing.assert_allclose(index.vectors, expected, atol=1e-6)
 
 
 def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> None:

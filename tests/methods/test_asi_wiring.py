@@ -5,19 +5,16 @@ Most tests read the record of one small fit in which each setting has a value of
 
 from __future__ import annotations
 
-import importlib
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from training_spies import Spies, check_search_settings
+from training_spies import Spies, check_encoder, check_search_settings, check_training_texts, spy_batches
 
 import callslip
 from callslip import recipes
-from callslip.corpus.pseudo_queries import pseudo_queries
-from callslip.encoders.text_vectors import TextVectors
 from callslip.identifiers import random_codes
 from callslip.methods import make
 from callslip.methods.asi import ASISettings, IndexedWriter, Training
@@ -26,7 +23,6 @@ from callslip.methods.asi import training as asi_training
 from callslip.methods.asi.indexers import NetworkIndexer, ProductIndexer, ResidualIndexer
 from callslip.runtime.seeds import seeded
 from callslip.settings import to_dict
-from callslip.training.texts import Texts
 
 JOINT, WRITING = "learning codes and how to write them", "learning to write the codes"
 CODES = {"width": 6, "length": 3}
@@ -65,19 +61,6 @@ def watched(corpus, values, name="asi++", preset=None):
         spy_batches(patch, spies)
         index = make(name, values, preset=preset).fit(corpus)
     return SimpleNamespace(index=index, spies=spies, steps=spies.steps, calls=spies.calls)
-
-
-def spy_batches(patch, spies):
-    """Record what `Texts.drawn` is asked for, with the batches that it gives."""
-    drawn, of_documents = Texts.drawn, Texts.of_documents
-
-    def listed(self, *arguments):
-        return list(drawn(self, *arguments))
-
-    patch.setattr(Texts, "drawn", listed)
-    spies.spy(patch, Texts, "drawn")
-    patch.setattr(Texts, "of_documents", of_documents)
-    spies.spy(patch, Texts, "of_documents")
 
 
 @pytest.fixture(scope="module")
@@ -390,35 +373,11 @@ def test_the_decoder_has_the_shape_of_the_settings(odd):
 
 
 def test_training_texts_are_those_of_the_settings(small_corpus, monkeypatch):
-    made = [callslip.corpus.documents.Pair("generated", small_corpus.doc_ids[0])]
-    asked = []
-
-    def doc2query(corpus, checkpoint, per_document, **more):
-        asked.append((checkpoint, per_document, more["seed"]))
-        return made
-
-    monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", doc2query)
-
-    def count(**values):
-        run = watched(small_corpus, TINY | {"epochs": 0, "pseudo_queries": ()} | values)
-        return len(run.calls["of_documents"][0].arguments[1])
-
-    assert count() == 40 + 40
-    assert count(train_on_documents=False) == 40
-    assert count(train_on_queries=False) == 40
-    assert count(query_repeat=3) == 3 * 40 + 40
-    for kinds in (("title",), ("title", "lead")):
-        assert count(pseudo_queries=kinds) == len(pseudo_queries(small_corpus, kinds=kinds)) + 80
-    assert count(doc2query="some/checkpoint", doc2query_per_document=2, seed=3) == 81
-    assert asked == [("some/checkpoint", 2, 3)]
+    check_training_texts(small_corpus, "asi++", TINY | {"epochs": 0}, monkeypatch)
 
 
 def test_the_encoder_and_its_length_are_those_of_the_settings(small_corpus):
-    values = TINY | {"encoder": "scratch:dim=16,seed=2", "max_length": 3, "epochs": 0}
-    index = make("asi++", values).fit(small_corpus)
-    expected = TextVectors(index.settings).encode([document.content for document in small_corpus])
-    cut = TextVectors(index.settings).encode([" ".join(d.content.split()[:3]) for d in small_corpus])
-    assert np.array_equal(index.vectors, expected) and np.allclose(expected, cut)
+    check_encoder(small_corpus, "asi++", TINY | {"epochs": 0})
 
 
 def test_a_tuned_encoder_trains_its_layers_at_its_own_rate(small_corpus):
