@@ -7,13 +7,13 @@ objectives. An objective is then evaluated on a batch and compared with plain lo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from planned_fit import Plan, plan
 from reference import uri as plain
 from small_log import small_log
 
@@ -41,60 +41,16 @@ BASE: dict[str, Any] = {
     "ranker_epochs": 6, "ranker_learning_rate": 3e-3, "random_negatives": 5, "hard_negatives": 2, "temperature": 0.1,
     "ranker_weight": 0.4, "ranker_negatives": 11,
 }  # fmt: skip
-"""No value is a default, nor 0 or 1 where that could be mistaken for one; nothing is random but what a test is about."""
+"""No value is a default, so that a setting that is ignored shows; neither dropout nor noise, so that losses repeat."""
 
 
-@dataclass
-class Phase:
-    """What the training loop was asked to do."""
-
-    batches: Callable[[int], Any]
-    objective: Callable[[Any, float], dict[str, torch.Tensor]]
-    steps: int
-    epochs: int
-    more: dict[str, Any]
-
-    def first(self, epoch: int = 0) -> Any:
-        return next(iter(self.batches(epoch)))
+def plan_uri(corpus: Corpus, **values: Any) -> Plan:
+    return plan("uri", corpus, BASE | values)
 
 
-@dataclass
-class Plan:
-    """An index that was fitted without training, and the phases that the training would have had."""
-
-    index: Any
-    corpus: Corpus
-    phases: dict[str, Phase] = field(default_factory=dict)
-
-    @property
-    def codes(self) -> np.ndarray:
-        return self.index.identifiers.in_row_order()[1].astype(np.int64)
-
-    @functools.cached_property
-    def examples(self) -> Any:
-        return self.index.examples(self.corpus)
-
-    @functools.cached_property
-    def items(self) -> Any:
-        return items_of(self.index, list(self.corpus))
-
-
-def plan(corpus: Corpus, preset: str | None = None, **values: Any) -> Plan:
-    index = make("uri", BASE | values if preset is None else values, preset=preset)
-    made = Plan(index, corpus)
-
-    def record(batches, objective, steps, epochs, phase, **more):
-        made.phases[phase] = Phase(batches, objective, steps, epochs, more)
-
-    def record_ranker(module, batches, objective, *, epochs, steps_per_epoch, phase, **more):
-        record(batches, objective, steps_per_epoch, epochs, phase, module=module, **more)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(index, "train", record)
-        patched.setattr(ranker_module, "train", record_ranker)
-        index.fit(corpus)
-    index.model.eval()
-    return made
+def items(made: Plan) -> Any:
+    """The documents as the decoder reads them."""
+    return items_of(made.index, list(made.corpus))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +61,7 @@ def log() -> Corpus:
 @pytest.fixture(scope="module")
 def planned(small_corpus, log):
     """A plan for texts or for the log, made once for each set of values."""
-    return functools.cache(lambda on="texts", **values: plan(log if on == "log" else small_corpus, **values))
+    return functools.cache(lambda on="texts", **values: plan_uri(log if on == "log" else small_corpus, **values))
 
 
 # The codes.
@@ -120,14 +76,14 @@ def test_length_is_the_number_of_levels_and_leaf_chooses_it(planned, values, len
 
 
 def test_random_codes_are_those_of_the_seed_and_cannot_be_extended(small_corpus):
-    index = plan(small_corpus, codes="random").index
+    index = plan_uri(small_corpus, codes="random").index
     assert (index.identifiers.in_row_order()[1] == random_codes(40, 2, 4, seed=7)).all()
     with pytest.raises(Unsupported):
         index.add([Document("new", "the violin is a music")])
 
 
 def test_learned_codes_can_be_extended_by_the_likeliest_tokens(small_corpus):
-    index = plan(small_corpus).index
+    index = plan_uri(small_corpus).index
     document = small_corpus.documents[5]
     expected = Indexer(index, items_of(index, small_corpus.documents)).code(2)[5]
     index.add([Document("new", document.text, document.title)])
@@ -135,9 +91,9 @@ def test_learned_codes_can_be_extended_by_the_likeliest_tokens(small_corpus):
 
 
 def test_codes_from_another_index_replace_the_levels(planned, small_corpus, tmp_path):
-    source = plan(small_corpus, codes="random").index
+    source = plan_uri(small_corpus, codes="random").index
     source.save(tmp_path / "source")
-    made = plan(small_corpus, codes_from=str(tmp_path / "source"))
+    made = plan_uri(small_corpus, codes_from=str(tmp_path / "source"))
     assert (made.codes == source.identifiers.in_row_order()[1]).all()
     assert list(made.phases) == ["training the decoder", "training the ranker"]
 
@@ -155,7 +111,7 @@ def test_slack_bounds_the_items_of_a_token(small_corpus, monkeypatch, slack, eve
     """Where all items want one token, it gets exactly slack times its even share; in each prefix, or in the level."""
     wanted = np.tile([0.1, 0.7, 0.15, 0.05], (40, 1))
     monkeypatch.setattr(Indexer, "distributions", lambda self, codes: wanted)
-    codes = plan(small_corpus, slack=slack, evenness=evenness).codes
+    codes = plan_uri(small_corpus, slack=slack, evenness=evenness).codes
     level = int(np.ceil(slack * 10))
     assert np.bincount(codes[:, 0], minlength=4)[1] == level
     if evenness == "level":
@@ -193,7 +149,7 @@ def test_a_parted_level_begins_with_the_scores_that_separate_its_items(planned, 
     made = planned(begin=begin)
     for level in (0, 1):
         prefix = made.codes[:, :level]
-        states = np.concatenate([some.numpy() for some in Indexer(made.index, made.items).states(prefix)])
+        states = np.concatenate([some.numpy() for some in Indexer(made.index, items(made)).states(prefix)])
         weights, offsets = parting_scores(states, prefix_groups(prefix), 4, 7)
         np.testing.assert_allclose(made.index.model.heads[level].weight.detach(), weights, atol=1e-5)
         np.testing.assert_allclose(made.index.model.heads[level].bias.detach(), offsets, atol=1e-4)
@@ -216,7 +172,7 @@ def test_begin_chooses_what_a_level_begins_with(planned, on, begin, kind):
 def test_items_learn_the_even_clusters_of_the_seed_in_the_head_start(planned, on, level):
     made = planned(on, begin="clusters")
     prefix = prefix_groups(made.codes[:, : level - 1])
-    vectors = made.items.vectors()
+    vectors = items(made).vectors()
     expected = even_clusters(vectors, prefix, 4, 7)
     assert (expected != even_clusters(vectors, prefix, 4, 0)).any()  # the seed decides
     numbers, strangers = made.phases[f"level {level}"].first()
@@ -241,7 +197,7 @@ def level_terms(made: Plan, level: int, progress: float = 0.9) -> dict[str, torc
 
 def item_distributions(made: Plan, rows: np.ndarray, level: int) -> torch.Tensor:
     with torch.no_grad():
-        logits = made.index.model(made.items.batch(rows), torch.from_numpy(made.codes[rows]))
+        logits = made.index.model(items(made).batch(rows), torch.from_numpy(made.codes[rows]))
     return logits[level - 1].softmax(dim=1)
 
 
@@ -252,7 +208,7 @@ def plain_terms(made: Plan, level: int, values: dict[str, Any]) -> dict[str, flo
     code = torch.from_numpy(made.codes[rows])
     with torch.no_grad():
         query = model(made.index.reader.read(made.examples, numbers), code)
-        item = model(made.items.batch(rows), code)
+        item = model(items(made).batch(rows), code)
     p_query, p_item = (some[level - 1].softmax(dim=1).tolist() for some in (query, item))
     terms = {"e_step": plain.cross_entropy(p_item, p_query), "m_step": plain.cross_entropy(p_query, p_item)}
     written = code[:, : level - 1].tolist()
@@ -316,7 +272,7 @@ def test_a_level_has_its_own_epochs_steps_and_learning_rate(planned):
     batches = len(made.examples)
     for level in (1, 2):
         phase = made.phases[f"level {level}"]
-        assert phase.epochs == 2 and phase.more["learning_rate"] == 2e-3
+        assert phase.epochs == 2 and phase.learning_rate == 2e-3
         assert phase.steps == -(-23 // (2 * batches)) * batches == len(list(phase.batches(0)))
     assert planned(level_steps=0).phases["level 1"].steps == batches
 
@@ -339,7 +295,7 @@ def test_a_levels_batches_are_pairs_and_random_items_by_the_seed(planned, evenne
 def test_a_level_is_watched_with_its_own_number_of_tokens(planned, log):
     made = planned("log")
     prefix = made.codes[:, :1]
-    tokens = Indexer(made.index, made.items).distributions(prefix).argmax(axis=1)
+    tokens = Indexer(made.index, items(made)).distributions(prefix).argmax(axis=1)
     figures = made.phases["level 2"].more["after_epoch"](0)
     entropy = average_partition_entropy(np.column_stack([prefix, tokens]), log.sequences().each())
     assert figures == level_figures(prefix_groups(prefix), tokens, 4) | {"ape": pytest.approx(entropy, abs=1e-4)}
@@ -351,8 +307,8 @@ def test_a_level_is_watched_with_its_own_number_of_tokens(planned, log):
 def test_the_ranker_has_its_own_schedule(planned):
     phase = planned().phases["training the ranker"]
     assert (phase.epochs, phase.steps) == (6, len(planned().examples))
-    assert phase.more["learning_rate"] == 3e-3 and phase.more["weight_decay"] == 0.03
-    assert phase.more["module"] is planned().index.ranker.maps
+    assert phase.learning_rate == 3e-3 and phase.more["weight_decay"] == 0.03
+    assert phase.module is planned().index.ranker.maps
     assert "training the ranker" not in planned(ranker_epochs=0).phases
 
 
@@ -389,7 +345,7 @@ def test_the_rankers_softmax_is_over_the_negatives_asked_for(planned, softmax):
     for side in (maps.query_side, maps.item_side):
         torch.nn.init.normal_(side.weight, std=0.1)
     numbers, others = phase.first()
-    rows, items = made.examples.rows_of(numbers), torch.from_numpy(made.index.vectors)
+    rows, vectors = made.examples.rows_of(numbers), torch.from_numpy(made.index.vectors)
     torch.manual_seed(3)
     with torch.no_grad():
         found = phase.objective((numbers, others), 0.5)
@@ -398,7 +354,7 @@ def test_the_rankers_softmax_is_over_the_negatives_asked_for(planned, softmax):
         wrong = torch.from_numpy(others) if drawn is None else drawn.expand(len(rows), -1)
         right = torch.from_numpy(rows)[:, None]
         query = maps.queries(torch.from_numpy(made.examples.inputs[numbers])) / 0.1
-        compared = maps.items(items[torch.cat([right, wrong], dim=1)])
+        compared = maps.items(vectors[torch.cat([right, wrong], dim=1)])
     expected = plain.ranking(query.tolist(), compared.tolist(), (wrong == right).tolist())
     assert set(found) == {"ranking"} and float(found["ranking"]) == pytest.approx(expected, rel=1e-3)
 
@@ -435,9 +391,9 @@ def test_a_warm_up_can_be_left_out(planned, values):
 def test_the_warm_up_trains_the_ranker_alone(planned):
     made = planned("log")
     phase = made.phases["warm-up"]
-    assert list(made.phases)[0] == "warm-up"
+    assert next(iter(made.phases)) == "warm-up"
     assert (phase.epochs, phase.steps) == (4, len(made.examples))
-    assert phase.more == {"decay": False, "share": None}
+    assert phase.learning_rate == 4e-3 and phase.more["decay"] is False and phase.more["share"] is None
     assert all((one == two).all() for one, two in zip(phase.batches(1), made.examples.order(7, 1), strict=True))
     terms = phase.objective(phase.first(), 0.5)
     assert set(terms) == {"ranking"}
@@ -466,7 +422,7 @@ def test_histories_are_ranked_against_the_negatives_asked_for(planned, monkeypat
 def test_the_final_phase_of_a_log_has_codes_items_and_ranking(planned, values):
     made = planned("log", **values)
     phase, weights = made.phases["training the decoder"], BASE | values
-    assert (phase.epochs, phase.steps, phase.more) == (3, len(made.examples), {})
+    assert (phase.epochs, phase.steps, phase.learning_rate) == (3, len(made.examples), 4e-3)
     numbers, others = phase.first()
     rows, model = made.examples.rows_of(numbers), made.index.model
     code = torch.from_numpy(made.codes[rows])
@@ -474,10 +430,10 @@ def test_the_final_phase_of_a_log_has_codes_items_and_ranking(planned, values):
         found = phase.objective((numbers, others), 0.5)
         read = made.index.reader.read(made.examples, numbers)
         compared = model.items(torch.from_numpy(np.column_stack([rows, others])) + 1)
-        written, items = (model(some, code) for some in (read, made.items.batch(rows)))
+        written, of_items = (model(some, code) for some in (read, items(made).batch(rows)))
     expected = {"generation": plain.memory([some.tolist() for some in written], code.tolist())}
     if weights["memory_weight"]:
-        expected["items"] = 0.3 * plain.memory([some.tolist() for some in items], code.tolist())
+        expected["items"] = 0.3 * plain.memory([some.tolist() for some in of_items], code.tolist())
     if weights["ranker_weight"]:
         same = (others == rows[:, None]).tolist()
         expected["ranking"] = 0.4 * plain.ranking(read.vector.tolist(), compared.tolist(), same)
@@ -498,14 +454,14 @@ def test_a_levels_ranking_has_its_weight(planned, monkeypatch, weight):
 
 
 def test_quick_has_fewer_epochs(small_corpus):
-    made = plan(small_corpus, "quick", encoder="scratch", width=4, length=1)
+    made = plan("uri", small_corpus, {"encoder": "scratch", "width": 4, "length": 1}, "quick")
     assert {name: phase.epochs for name, phase in made.phases.items()} == {
         "level 1": 1, "training the decoder": 4, "training the ranker": 2,
     }  # fmt: skip
 
 
 def test_random_learns_no_levels(small_corpus):
-    made = plan(small_corpus, "random", encoder="scratch", width=4, length=2)
+    made = plan("uri", small_corpus, {"encoder": "scratch", "width": 4, "length": 2}, "random")
     assert list(made.phases) == ["training the decoder", "training the ranker"]
     assert (made.codes == random_codes(40, 2, 4, seed=0)).all()
 
@@ -513,14 +469,14 @@ def test_random_learns_no_levels(small_corpus):
 @pytest.mark.parametrize(("preset", "adaptive"), [(None, True), ("no-adaptive", False)])
 def test_no_adaptive_weighs_all_tokens_alike(small_corpus, monkeypatch, preset, adaptive):
     values = {"encoder": "scratch", "width": 4, "length": 1}
-    made, asked = plan(small_corpus, preset, **values), []
+    made, asked = plan("uri", small_corpus, values, preset), []
     monkeypatch.setattr(training_module, "balance", lambda p, how: asked.append(how) or torch.zeros(()))
     level_terms(made, 1)
     assert set(asked) == {adaptive}
 
 
 def test_no_hard_negatives_has_ten_random_ones(small_corpus, monkeypatch):
-    made = plan(small_corpus, "no-hard-negatives", encoder="scratch", width=4, length=2)
+    made = plan("uri", small_corpus, {"encoder": "scratch", "width": 4, "length": 2}, "no-hard-negatives")
     monkeypatch.setattr(ranker_module, "Siblings", None)  # not to be asked
     numbers, others = next(with_negatives(made.index, made.examples, 0))
     expected = np.random.default_rng([0, 0, 2]).integers(1, 40, others.shape)
@@ -530,7 +486,7 @@ def test_no_hard_negatives_has_ten_random_ones(small_corpus, monkeypatch):
 
 def test_paper_is_the_recipe_of_the_paper(log, monkeypatch):
     """K=32, L=2, D=96; sets; balance over the level; neither warm-up nor head start nor a beginning of a level."""
-    made = plan(log, "paper", encoder="scratch")
+    made = plan("uri", log, {"encoder": "scratch"}, "paper")
     settings = made.index.settings
     recipe = read_recipe("uri-paper").settings
     assert recipe and {name: getattr(settings, name) for name in recipe} == recipe
@@ -550,5 +506,5 @@ def test_the_seed_is_that_of_the_whole_fit(small_corpus, monkeypatch):
     asked: list[int] = []
     seeded = method_module.seeded
     monkeypatch.setattr(method_module, "seeded", lambda seed: asked.append(seed) or seeded(seed))
-    plan(small_corpus)
+    plan_uri(small_corpus)
     assert asked == [7]
