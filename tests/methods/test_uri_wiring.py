@@ -17,6 +17,7 @@ from planned_fit import Plan, plan
 from reference import uri as plain
 from small_log import small_log
 
+from callslip.api import load
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import Unsupported
 from callslip.identifiers import average_partition_entropy, random_codes
@@ -448,6 +449,39 @@ def test_a_levels_ranking_has_its_weight(planned, monkeypatch, weight):
     monkeypatch.setattr(ranker_module, "ranking_term", lambda *given: torch.tensor(10.0))
     terms = level_terms(made, 1)
     assert float(terms.get("ranking", 0)) == pytest.approx(10 * weight) and ("ranking" in terms) == bool(weight)
+
+
+# A training that runs, and search.
+
+SHORT = {"level_epochs": 1, "level_steps": 1, "warmup_epochs": 1, "epochs": 1, "ranker_epochs": 1, "batch_size": 256}
+
+
+@pytest.fixture(scope="module")
+def trained(small_corpus):
+    return make("uri", BASE | SHORT).fit(small_corpus)
+
+
+def test_hits_are_ranked_by_the_trained_ranker_and_so_are_those_of_a_saved_index(trained, small_corpus, tmp_path):
+    maps = trained.ranker.maps
+    assert maps.query_side.weight.any() and maps.item_side.weight.any()
+    text = "where is the violin with music3"
+    with torch.no_grad():
+        query = maps.queries(torch.from_numpy(trained.texts.encode([text])))
+        scores = (maps.items(torch.from_numpy(trained.vectors)) @ query.T)[:, 0]
+    best = scores.argsort(descending=True)
+    trained.save(tmp_path / "index")
+    for index in (trained, load(tmp_path / "index")):
+        hits = index.search(text, k=40)
+        assert hits.doc_ids == [small_corpus.documents[row].doc_id for row in best]
+        assert hits.scores == pytest.approx(scores[best].tolist(), abs=1e-5)
+
+
+def test_items_of_a_log_are_compared_as_the_last_phase_leaves_them(log):
+    index = make("uri", BASE | SHORT).fit(log)
+    phases = [record["phase"] for record in index.log.records]
+    assert phases == ["warm-up", "level 1", "level 2", "codes", "training the decoder"]
+    expected = index.model.items.all().detach().numpy()
+    np.testing.assert_array_equal(index.reader.document_vectors(index.vectors), expected)
 
 
 # Presets.
