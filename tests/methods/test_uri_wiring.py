@@ -173,7 +173,8 @@ def test_begin_chooses_what_a_level_begins_with(planned, on, begin, kind):
 def test_items_learn_the_even_clusters_of_the_seed_in_the_head_start(planned, on, level):
     made = planned(on, begin="clusters")
     prefix = prefix_groups(made.codes[:, : level - 1])
-    vectors = items(made).vectors()
+    model = made.index.model
+    vectors = model.items.all().detach().numpy() if on == "log" else made.index.vectors
     expected = even_clusters(vectors, prefix, 4, 7)
     assert (expected != even_clusters(vectors, prefix, 4, 0)).any()  # the seed decides
     numbers, strangers = made.phases[f"level {level}"].first()
@@ -185,6 +186,14 @@ def test_items_learn_the_even_clusters_of_the_seed_in_the_head_start(planned, on
     assert float(terms["clusters"]) == pytest.approx(plain.cross_entropy(target.tolist(), p.tolist()), abs=1e-3)
     after = level_terms(made, level, progress=0.3)
     assert set(after) - {"ranking", "memory"} == {"e_step", "m_step", "commitment", "balance"}
+
+
+def test_a_level_clusters_the_items_of_a_log_as_training_has_left_them(log):
+    made = plan_uri(log)
+    made.index.reader.document_vectors(made.index.vectors)  # computed before
+    with torch.no_grad():
+        made.index.model.items.ids.weight.mul_(3)
+    np.testing.assert_array_equal(items(made).vectors(), made.index.model.items.all().detach().numpy())
 
 
 # The training of a level.
