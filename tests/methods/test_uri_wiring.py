@@ -83,12 +83,18 @@ def test_random_codes_are_those_of_the_seed_and_cannot_be_extended(small_corpus)
         index.add([Document("new", "the violin is a music")])
 
 
-def test_learned_codes_can_be_extended_by_the_likeliest_tokens(small_corpus):
+def test_new_documents_get_the_likeliest_tokens_one_after_the_other(small_corpus):
     index = plan_uri(small_corpus).index
-    document = small_corpus.documents[5]
-    expected = Indexer(index, items_of(index, small_corpus.documents)).code(2)[5]
-    index.add([Document("new", document.text, document.title)])
-    assert index.identifiers.codes[index.identifiers.position_of("new")].tolist() == expected.tolist()
+    model, vectors = index.model, torch.from_numpy(index.vectors)
+    with torch.no_grad():
+        model.tokens[0].weight.mul_(200)  # untrained, the second token would hardly depend on the first
+        blank = torch.zeros((40, 2), dtype=torch.int64)
+        first = model(vectors, blank)[0].argmax(dim=1)
+        second = model(vectors, torch.stack([first, first], dim=1))[1].argmax(dim=1)
+        assert (second != model(vectors, blank)[1].argmax(dim=1)).any()
+    index.add([Document(f"new {document.doc_id}", document.text, document.title) for document in small_corpus])
+    found = index.identifiers.in_row_order()[1][40:]
+    assert found.tolist() == torch.stack([first, second], dim=1).tolist()
 
 
 def test_codes_from_another_index_replace_the_levels(planned, small_corpus, tmp_path):
@@ -194,6 +200,22 @@ def test_a_level_clusters_the_items_of_a_log_as_training_has_left_them(log):
     with torch.no_grad():
         made.index.model.items.ids.weight.mul_(3)
     np.testing.assert_array_equal(items(made).vectors(), made.index.model.items.all().detach().numpy())
+
+
+# Items as the decoder reads them.
+
+
+def test_the_decoder_reads_items_of_texts_as_queries_and_items_of_a_log_by_their_vectors(planned):
+    rows = np.array([5, 0, 33])
+    texts, of_log = planned(), planned("log")
+    np.testing.assert_array_equal(items(texts).batch(rows), texts.index.vectors[rows])
+    model = of_log.index.model
+    with torch.no_grad():
+        read, vectors = items(of_log).batch(rows), model.items.all()[rows]
+        expected = model.item_norm(vectors + model.item_encoder(vectors))
+    torch.testing.assert_close(read.vector, expected)
+    torch.testing.assert_close(read.states.values, expected[:, None])
+    assert read.states.mask.all() and (len(items(texts)), len(items(of_log))) == (40, 48)
 
 
 # The training of a level.
@@ -356,6 +378,7 @@ def test_the_rankers_softmax_is_over_the_negatives_asked_for(planned, softmax):
         torch.nn.init.normal_(side.weight, std=0.1)
     numbers, others = phase.first()
     rows, vectors = made.examples.rows_of(numbers), torch.from_numpy(made.index.vectors)
+    others[:9, :1] = rows[:9, None]  # negatives that are the right item do not count
     torch.manual_seed(3)
     with torch.no_grad():
         found = phase.objective((numbers, others), 0.5)
