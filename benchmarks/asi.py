@@ -143,7 +143,7 @@ def free_search(index: Any, corpus: Corpus, split: str, beam: int = 10) -> dict[
     """The paper's search: a beam of ten that may write any code, what no document has is dropped, and nothing is put in
     its place."""
     queries, judgements = corpus.split(split)
-    inputs = index.encoder.encode([query.text for query in queries.values()])
+    inputs = index.texts.encode([query.text for query in queries.values()])
     index.adjust({"decoding": "free", "beam": beam})
     runs, known = {}, []
     for query, vector, beams in zip(queries, inputs, index.write(inputs, beam), strict=True):

@@ -93,7 +93,7 @@ def figures(index: GLEN, corpus: Corpus, split: str) -> dict[str, Any]:
 def search_times(index: GLEN, corpus: Corpus, split: str) -> dict[str, Any]:
     """Milliseconds to write the codes of one query, encoded and read beforehand, and how many lists agree."""
     queries = list(corpus.split(split)[0].values())[:50]
-    inputs = index.inputs(queries, index.encoder.encode([query.text for query in queries]))
+    inputs = index.model.read(index.texts.encode([query.text for query in queries])).cpu().numpy()
     ways = {"exact": ("exact", 100), "beam 10": ("beam", 10), "beam 100": ("beam", 100), "beam 1000": ("beam", 1000)}
 
     def write(decoding: str, beam: int) -> list[np.ndarray]:

@@ -161,7 +161,7 @@ def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, in
 def reached(index: Any, asked: list[Query], some: int = 512) -> float:
     """Items on the codes of one beam, on average: so many are ranked, and whoever ranks more finds more."""
     chosen = [asked[n] for n in np.random.default_rng(0).permutation(len(asked))[:some]]
-    beams = index.write(index.inputs(chosen, index.query_vectors(chosen)), index.settings.beam)
+    beams = index.write(index.reader.inputs(chosen, index.reader.query_vectors(chosen)), index.settings.beam)
     return round(float(np.mean([len(candidates(one, index.identifiers, None)[0]) for one in beams])), 1)
 
 

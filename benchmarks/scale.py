@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from callslip.identifiers.saving import write_array
 from timing import interleaved, machine, save, show
 
 from callslip.decoders.writer import CodeWriter
 from callslip.identifiers.trie import Trie
+from callslip.runtime import durable
 from callslip.search.beam import beam_search
 
 LENGTH, WIDTH, BEAM = 4, 256, 50
@@ -39,7 +39,7 @@ def build(count: int, folder: Path) -> dict[str, Any]:
     built = time.perf_counter() - began
     folder.mkdir()
     trie.save(folder)
-    write_array(folder / "rows.npy", rows.astype(np.int32))
+    durable.replace(folder / "rows.npy", durable.array(rows.astype(np.int32)))
     return {
         "codes": count,
         "different codes": trie.node_counts[-1],

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
-from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
+from callslip.errors import BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import DEFAULT, find, make
-from callslip.methods.retired import without_retired
+from callslip.methods import DEFAULT, find, make, make_saved
+from callslip.runtime import consent
 from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
 if TYPE_CHECKING:
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
+    from callslip.storage.check import Checked
     from callslip.training.checkpoints import Checkpoints
 
 
@@ -54,11 +56,17 @@ def fit(
     return retriever
 
 
-def load(path: str | Path) -> Retriever:
-    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method."""
+def load(path: str | Path, *, store: str | None = None) -> Retriever:
+    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method.
+
+    `store` is the address of the database that the index is known to keep its documents in. A manifest alone is not
+    followed there: see `callslip.runtime.consent`.
+    """
+    if store is not None:
+        consent.trust(consent.STORE, store)
     home = Home.open(path)
     try:
-        retriever = make(home.manifest["method"], without_retired(home.manifest["method"], home.manifest["settings"]))
+        retriever = make_saved(home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:
         home.close()
         version = home.manifest.get("versions", {}).get("callslip", "an unknown version")
@@ -66,8 +74,38 @@ def load(path: str | Path) -> Retriever:
             f"{path} was saved by another version of callslip ({version}), which this one cannot open: {error.problem}",
             "Fit it again, or open it with the version that saved it.",
         ) from None
-    retriever.living.open(home)
+    try:
+        retriever.living.open(home)
+    except CallslipError:
+        home.close()
+        raise
+    except Exception as error:  # every hash fits, and what the files say makes no sense: somebody made them by hand
+        home.close()
+        raise IndexCorrupt(home.snapshot, f"is no index of {retriever.method}: {_said(error)}") from None
     return retriever
+
+
+def check(path: str | Path) -> Checked:
+    """Verify every hash, row, code and node of an index, then open it and search; `IndexCorrupt` names the file."""
+    from callslip.storage.check import check as verify
+
+    found = verify(path)
+    retriever = load(path)
+    try:
+        with suppress(Unsupported):  # a query of words says nothing to a method that reads histories
+            retriever.search("a", k=1)
+    except CallslipError:
+        raise
+    except Exception as error:
+        raise IndexCorrupt(retriever.living.home.snapshot, f"cannot be searched: {_said(error)}") from None
+    finally:
+        retriever.close()
+    return found
+
+
+def _said(error: Exception) -> str:
+    """An error of a library in one line."""
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
 
 
 def evaluate(retriever: Retriever, corpus: Corpus | str | Path, **options: Any) -> Report:

@@ -43,14 +43,31 @@ class BadSetting(CallslipError):
     """A setting, option or argument with a value that makes no sense."""
 
 
+COMPARED, LONGEST = 500, 64
+"""Names that a mistyped one is compared with, and characters of each: a hint must cost less than a search."""
+
+
+def closest(name: str, known: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The known names that are most like a mistyped one, best first. Of very many only the likeliest are looked at:
+    those of about the same length that begin alike."""
+    import difflib
+    import heapq
+    import os.path
+
+    names, name = list(known), name[:LONGEST]
+    if len(names) > COMPARED:
+        near = (one for one in names if one[:1] == name[:1] and abs(len(one) - len(name)) <= 2)
+        names = heapq.nlargest(COMPARED, near, key=lambda one: len(os.path.commonprefix([one, name])))  # noqa: RUF071
+    shown = {one[:LONGEST]: one for one in names}
+    return [shown[one] for one in difflib.get_close_matches(name, shown, n=n, cutoff=cutoff)]
+
+
 class UnknownName(CallslipError):
     """A name (method, encoder, measure, setting, format) that is not one of the known ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        import difflib
-
         names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1)
+        close = closest(name, names)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         super().__init__(f"unknown {kind} {name!r}", f"{hint}Known: {', '.join(names)}.")
         self.kind, self.name = kind, name

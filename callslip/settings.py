@@ -49,7 +49,7 @@ def describe(settings: type) -> tuple[Field, ...]:
         if dataclasses.is_dataclass(base):
             helps |= _field_docstrings(base)
             for name in base.__annotations__:
-                groups.setdefault(name, vars(base).get("heading", ""))
+                groups.setdefault(name, vars(base).get("headings", {}).get(name, vars(base).get("heading", "")))
     hints = typing.get_type_hints(settings)
     fields = [
         Field(f.name, _kind_name(hints[f.name]), _default(f), helps.get(f.name, ""), groups[f.name])

@@ -1,4 +1,4 @@
-"""The architecture, kept by a test: who may import whom, what stays light, and no pickle anywhere."""
+"""The architecture, kept by tests: who may import whom, what inherits from what, what stays light, and no pickle."""
 
 from __future__ import annotations
 
@@ -133,6 +133,113 @@ def test_functions_stay_readable():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is longer than 60 lines"
+
+
+# Composition before inheritance.
+
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+CLASSES = {
+    node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    for tree in TREES.values()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def depth(name: str) -> int:
+    """How many of our classes there are from this one to the root."""
+    return 1 + max((depth(base) for base in CLASSES[name] if base in CLASSES and base != name), default=0)
+
+
+def test_no_class_is_deeper_than_three():
+    assert {name: depth(name) for name in CLASSES if depth(name) > 3} == {}
+
+
+def names_used() -> set[str]:
+    """Classes that are called, assigned (as `Settings = …`) or named in the registry: they exist for themselves."""
+    used = set()
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                used.add(node.func.id)
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                used.add(node.value.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+                used.add(node.value.rpartition(":")[2])
+    return used
+
+
+def test_no_base_class_exists_for_one_subclass():
+    used = names_used()
+    for name in CLASSES:
+        heirs = [heir for heir, bases in CLASSES.items() if name in bases]
+        assert len(heirs) != 1 or name in used, f"{name} exists only to be inherited by {heirs[0]}: make it one class"
+
+
+def test_private_members_stay_in_their_module():
+    """`other._member` is only for the module whose class has the member."""
+    harmless = {"_asdict", "_replace", "_fields", "_make", "_getframe"}
+    owned = {
+        node.attr
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    owned |= {node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for path, tree in TREES.items():
+        own = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        }
+        own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        own |= {
+            node.target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                continue
+            foreign = node.attr in owned and node.attr not in own and node.attr not in harmless
+            assert not foreign, f"{path.relative_to(PACKAGE)}:{node.lineno} uses {ast.unparse(node)}"
+
+
+def test_every_setting_is_read():
+    """A field that nothing reads as `s.field` or `….settings.field` cannot act."""
+    from callslip.methods import METHODS
+    from callslip.settings import describe
+
+    read = set()
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = node.value
+                named = isinstance(owner, ast.Name) and owner.id == "s"
+                if named or (isinstance(owner, ast.Attribute) and owner.attr == "settings"):
+                    read.add(node.attr)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+                read |= {one.value for one in node.args[1:] if isinstance(one, ast.Constant)}
+    own_reads = {"item_decay", "queries", "seq2seq", "train_encoder"}  # read by the settings and readers themselves
+    for name, method in METHODS.items():
+        for field in describe(method.load().Settings):
+            assert field.name in read | own_reads, f"{name}: nothing reads {field.name}"
+
+
+def test_the_root_has_few_modules():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert modules == {"api", "errors", "settings"}
+    assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.mark.parametrize(("name", "most"), [("asi++", 45), ("glen", 44), ("genret", 48)])
+def test_methods_have_no_more_settings_than_a_person_can_read(name, most):
+    from callslip.methods import find
+    from callslip.settings import describe
+
+    assert len(describe(find(name).load().Settings)) <= most
 
 
 def test_one_word_for_one_thing():

@@ -8,12 +8,16 @@ import sys
 import typer
 
 from callslip import __version__
+from callslip.cli import terminal
 from callslip.errors import CallslipError
 from callslip.runtime import threads
 from callslip.runtime.interrupts import outside_imports
+from callslip.runtime.patience import patience
 
 SEARCHING = (["search"], ["evaluate"], ["serve"])
 """Commands that compute little at a time, and should not take a core that others need while they wait."""
+WAIT = 60.0
+"""Seconds that a command waits for another process which holds a lock."""
 INTERRUPTED = 130
 """What a shell expects after Ctrl-C. typer makes an exit with it of an interrupted command, and says nothing."""
 
@@ -30,7 +34,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if show:
-        typer.echo(f"callslip {__version__}")
+        terminal.echo(f"callslip {__version__}")
         raise typer.Exit
 
 
@@ -39,6 +43,7 @@ def main() -> None:
     threads.prepare(searching=sys.argv[1:2] in SEARCHING)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor a caller's own
         signal.signal(signal.SIGINT, outside_imports(signal.default_int_handler))
+    terminal.guard()
     from callslip.cli import (  # noqa: F401  (they register)
         compare,
         demo,
@@ -53,15 +58,16 @@ def main() -> None:
     )
 
     try:
-        app()
+        with patience(WAIT, terminal.say):
+            app()
     except CallslipError as error:
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(error), err=True)
+        terminal.echo("error: ", fg="red", bold=True, nl=False, err=True)
+        terminal.say(str(error))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
-        typer.echo("interrupted; vectors that were encoded are kept, nothing else was changed", err=True)
+        terminal.say("interrupted; vectors that were encoded are kept, nothing else was changed")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `callslip search … | head`
         sys.stderr.close()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from callslip.cli import app, options
+from callslip.cli import app, options, terminal
 
 EXAMPLES = (
     "run a command and capture what it prints",
@@ -48,15 +48,15 @@ def demo(
         options.say(f"  done in {retriever.fit_seconds:.0f} s; searching the test questions")
         reports[retriever.method] = api.evaluate(retriever, corpus)
     index.save(out)
-    typer.echo()
+    terminal.echo()
     options.show_comparison(Comparison(reports, baseline="bm25"))
-    typer.echo()
+    terminal.echo()
     for question in EXAMPLES:
-        typer.secho(f"“{question}”", bold=True)
+        terminal.echo(f"“{question}”", bold=True)
         for hit in index.search(question, k=3):
             show(hit, index, explain=False)
-        typer.echo()
-    typer.echo("The index is saved. What to type next:")
+        terminal.echo()
+    terminal.echo("The index is saved. What to type next:")
     for command in (
         f'callslip search {out} "your question" --explain',
         f"callslip serve {out}",
@@ -64,4 +64,4 @@ def demo(
         "callslip fit YOUR-FOLDER --out my-index",
         "callslip methods",
     ):
-        typer.echo(f"  {command}")
+        terminal.echo(f"  {command}")

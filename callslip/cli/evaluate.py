@@ -31,6 +31,7 @@ def evaluate(
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
+    store: options.StoreOption = None,
 ) -> None:
     """Measure a saved index on the judged queries of a corpus."""
     from rich.console import Console

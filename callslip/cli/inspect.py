@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from callslip.cli import app, options
+from callslip.cli import app, options, terminal
 
 if TYPE_CHECKING:
     from callslip.identifiers.table import Identifiers
@@ -26,8 +26,14 @@ def inspect(
     ] = "",
     depth: Annotated[int, typer.Option("--depth", min=0, help="Levels of the tree that are shown; 0 for none.")] = 2,
     branches: Annotated[int, typer.Option("--branches", min=1, help="Branches of each node that are shown.")] = 4,
+    store: options.StoreOption = None,
 ) -> None:
     """Examine an index's codes: a verdict, the figures behind it, what is wrong and the remedy."""
+    with options.making_sense_of(path):
+        _inspect(path, as_json, prefix, depth, branches)
+
+
+def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int) -> None:
     from callslip.identifiers import doctor, quality
     from callslip.identifiers.files import read_codes
 
@@ -41,13 +47,13 @@ def inspect(
         whole = {"verdict": verdict, "findings": [vars(f) for f in findings], "figures": figures.to_dict()}
         if entropy := _entropy(path):
             whole["partition_entropy"] = entropy
-        typer.echo(json.dumps(whole, indent=2))
+        terminal.echo(terminal.to_json(whole, indent=2))
         return
     _show(figures, findings, verdict)
     _show_use(figures)
     if path.is_dir():
         if entropy := _entropy(path):
-            typer.echo(
+            terminal.echo(
                 f"average partition entropy {entropy['ape']:.3f}; of random codes {entropy['ape_random']:.3f}: how "
                 "widely the codes scatter what belongs to one training query, less is better"
             )
@@ -63,7 +69,7 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
 
     manifest = read_manifest(path)
     corpus = manifest.get("corpus", {})
-    typer.echo(
+    terminal.echo(
         f"{path}: {manifest['method']}, {corpus.get('documents', '?')} documents of {corpus.get('name', '?')}, "
         f"fitted in {manifest.get('fit_seconds', 0):.0f} s",
         err=True,  # standard output is for the figures
@@ -71,7 +77,7 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
     # An earlier generation stays while somebody reads it; what came after the snapshot is not in it.
     places = sorted(p.parent for p in (path / generation_name(manifest["generation"])).rglob("codes.npy"))
     if not places:
-        typer.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
+        terminal.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
         return None
     _say_what_is_left_out(path)
     return Identifiers.load(places[0])
@@ -87,7 +93,7 @@ def _say_what_is_left_out(path: Path) -> None:
     home.close()
     if changes.added or gone:
         added, deleted = (options.counted(len(some), "document") for some in (changes.added, gone))
-        typer.echo(
+        terminal.echo(
             f"without what was added since the last snapshot ({added}) and with what was deleted ({deleted}): "
             f"callslip compact {path} makes a new one",
             err=True,
@@ -102,12 +108,12 @@ def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]
         held = sizes.get(power, (0, 0))
         sizes[power] = held[0] + codes, held[1] + codes * size
     most = max(documents for _, documents in sizes.values())
-    typer.echo("documents that share a code, and how many codes and documents that is:")
+    terminal.echo("documents that share a code, and how many codes and documents that is:")
     for power, (codes, documents) in sorted(sizes.items()):
         low, high = 2**power, 2 ** (power + 1) - 1
         name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
         bar = "█" * max(1, round(wide * documents / most))
-        typer.echo(
+        terminal.echo(
             f"  {name:>13}  {bar:<{wide}}  {options.counted(codes, 'code')}, {options.counted(documents, 'document')}"
         )
 
@@ -132,7 +138,7 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
         return [document.content for document in documents.rows(rows)]
 
     background = document_frequencies(texts(slice(0, len(identifiers)), 2000))
-    typer.echo("the tree of codes, its fullest branches with the words that set them apart:")
+    terminal.echo("the tree of codes, its fullest branches with the words that set them apart:")
 
     def show(level: int, node: int, code: tuple[int, ...], deep: int) -> None:
         inside = trie.children_of(level, node)
@@ -147,11 +153,11 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
                 continue
             longer = (*code, token)
             words = ", ".join(commonest_words(texts(held, 200), background, 5))
-            typer.echo(f"  {'  ' * deep}{code_to_text(longer)}  {options.counted(count, 'document')}: {words}")
+            terminal.echo(f"  {'  ' * deep}{code_to_text(longer)}  {options.counted(count, 'document')}: {words}")
             if deep + 1 < depth:
                 show(level + 1, child, longer, deep + 1)
         if len(children) > branches:
-            typer.echo(f"  {'  ' * deep}… and {len(children) - branches:,} more")
+            terminal.echo(f"  {'  ' * deep}… and {len(children) - branches:,} more")
 
     show(len(start) - 1, trie.node_of(start), start, 0)
     home.close()
@@ -187,14 +193,15 @@ def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None
     starts = identifiers.buckets()
     fullest = int(starts[np.diff(starts).argmax()]) if len(identifiers) else 0
     spread = np.linspace(0, len(identifiers) - 1, examples).astype(int).tolist()
-    typer.echo("codes of some documents, with the weight of each word:")
+    terminal.echo("codes of some documents, with the weight of each word:")
     for position in dict.fromkeys([*spread, fullest]):
         code = identifiers.codes[position]
         words = "-".join(vocabulary[token] for token in code)
         each = ", ".join(f"{vocabulary[token]} {w:.1f}" for token, w in zip(code, weights[position], strict=True))
         shared = int(np.searchsorted(starts, position, side="right"))
         count = int(starts[shared] - starts[shared - 1])
-        typer.echo(f"  {identifiers.doc_ids[position]}  {words}  ({each})" + (f"  {count} documents" * (count > 1)))
+        line = f"  {identifiers.doc_ids[position]}  {words}  ({each})" + (f"  {count} documents" * (count > 1))
+        terminal.echo(terminal.printable(line))
 
 
 def _show(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-def]

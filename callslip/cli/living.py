@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from callslip.cli import app, options
+from callslip.cli import app, options, terminal
 from callslip.errors import CallslipError
 
 AT_ONCE = 1000
@@ -34,6 +33,7 @@ def add(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     each: EachOption = False,
+    store: options.StoreOption = None,
 ) -> None:
     """Add documents to an index without training: they are found, and durable, when this returns."""
     _take(index, documents, format, column, skip_bad, each, replace=False)
@@ -47,6 +47,7 @@ def update(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     each: EachOption = False,
+    store: options.StoreOption = None,
 ) -> None:
     """Put documents in the place of those of the same doc_id; others are added."""
     _take(index, documents, format, column, skip_bad, each, replace=True)
@@ -73,7 +74,7 @@ def _take(
     kinds = index.novelty(document.doc_id for document in corpus)
     if each:
         for doc_id, kind in kinds.items():
-            typer.echo(f"{doc_id}\t{kind}")
+            terminal.echo(f"{terminal.printable(doc_id)}\t{kind}")
     elif kinds:
         counts = Counter(kinds.values())
         options.say("  of these: " + ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts)))
@@ -84,6 +85,7 @@ def _take(
 def delete(
     index: options.IndexArgument,
     doc_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="doc_ids to delete.")],
+    store: options.StoreOption = None,
 ) -> None:
     """Delete documents from an index. The model's weights may remember them until the next fit."""
     from callslip.storage.home import Home
@@ -95,7 +97,7 @@ def delete(
 
 
 @app.command()
-def compact(index: options.IndexArgument) -> None:
+def compact(index: options.IndexArgument, store: options.StoreOption = None) -> None:
     """Write a new snapshot of an index without what was deleted, so that it opens quickly again."""
     opened = options.open_index(index, None)
     opened.compact()
@@ -131,24 +133,35 @@ def share(
 def check(
     index: options.IndexArgument,
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Go on without acknowledged changes that are lost because SQLite's log was damaged."
+        ),
+    ] = False,
+    store: options.StoreOption = None,
 ) -> None:
-    """Verify every hash, row, code and node of an index; exit with 3 and the file's name if something is wrong."""
-    from callslip.storage.check import check as verify
+    """Verify every hash, row, code and node of an index, open it and search; exit with 3 and the file's name if
+    something is wrong."""
+    from callslip.api import check as verify
     from callslip.storage.drift import measure
-    from callslip.storage.home import Home
+    from callslip.storage.home import Home, accept_loss_of
 
+    if accept_loss:
+        lost = accept_loss_of(index)
+        options.say(f"{options.counted(lost, 'version')} given up" if lost else "nothing was lost")
     found = verify(index)
     home = Home.open(index, verify=False)
     drift = measure(home)
     home.close()
     if as_json:
         whole = {"whole": True, **dataclasses.asdict(found), "drift": dataclasses.asdict(drift)}
-        typer.echo(json.dumps({**whole, "fit_again": drift.reasons}, indent=2))
+        terminal.echo(terminal.to_json({**whole, "fit_again": drift.reasons}, indent=2))
         return
-    typer.echo(
+    terminal.echo(
         f"{index} is whole: {found.files} files, {found.documents:,} documents, {found.codes:,} codes, generation "
         f"{found.generation}, version {found.version}; {found.since_snapshot:,} documents since the snapshot, "
         f"{found.deleted:,} deleted ones still stored"
     )
     for line in drift.lines():
-        typer.echo(f"  {line}")
+        terminal.echo(f"  {line}")

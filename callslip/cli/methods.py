@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from callslip.cli import app
+from callslip.cli import app, terminal
 
 
 @app.command()
@@ -19,26 +19,26 @@ def methods(
 
     if name is None:
         for known, method in METHODS.items():
-            typer.secho(f"{known:<14}", bold=True, nl=False)
-            typer.echo(f" {method.about}{' (the default)' if known == DEFAULT else ''}")
-        typer.echo("\na+b fuses a and b. Settings of one: callslip methods NAME.")
+            terminal.echo(f"{known:<14}", bold=True, nl=False)
+            terminal.echo(f" {method.about}{' (the default)' if known == DEFAULT else ''}")
+        terminal.echo("\na+b fuses a and b. Settings of one: callslip methods NAME.")
         return
     method = find(name)
-    typer.secho(name, bold=True, nl=False)
-    typer.echo(f": {method.about}\n")
+    terminal.echo(name, bold=True, nl=False)
+    terminal.echo(f": {method.about}\n")
     heading = ""
     for field in describe(method.load().Settings):
         if field.group != heading:
             heading = field.group
-            typer.secho(f"\n{heading}", underline=True)
+            terminal.echo(f"\n{heading}", underline=True)
         default = method.settings.get(field.name, field.default)
-        typer.secho(f"  {field.name}", bold=True, nl=False)
-        typer.echo(f" = {_shown(default)}  ({field.kind})\n      {field.help}")
+        terminal.echo(f"  {field.name}", bold=True, nl=False)
+        terminal.echo(f" = {_shown(default)}  ({field.kind})\n      {field.help}")
     presets = method.presets()
     if presets:
-        typer.echo("\nPresets:")
+        terminal.echo("\nPresets:")
         for preset, values in presets.items():
-            typer.echo(f"  {preset}: " + ", ".join(f"{key}={_shown(value)}" for key, value in values.items()))
+            terminal.echo(f"  {preset}: " + ", ".join(f"{key}={_shown(value)}" for key, value in values.items()))
 
 
 def _shown(value: object) -> str:

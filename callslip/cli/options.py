@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from callslip.cli import terminal
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
@@ -45,6 +49,26 @@ ExcludeHistoryOption = Annotated[
     ),
 ]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
+
+
+def _trust(address: str | None) -> str | None:
+    """Take the user's word for the address of a store."""
+    if address is not None:
+        from callslip.runtime import consent
+
+        consent.trust(consent.STORE, address)
+    return address
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="ADDRESS",
+        callback=_trust,
+        help="The database that the index is known to keep its documents in; its manifest alone is not followed there.",
+    ),
+]
 
 
 def read_corpus(
@@ -86,6 +110,20 @@ def open_index(path: Path, assignments: list[str] | None) -> Retriever:
     return load(path).adjust(parse_assignments(assignments or []))
 
 
+@contextmanager
+def making_sense_of(path: Path) -> Iterator[None]:
+    """Files of an index are read one by one here; those that make no sense, though their hashes fit, are damage."""
+    from callslip.errors import CallslipError, IndexCorrupt
+
+    try:
+        yield
+    except (CallslipError, BrokenPipeError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise IndexCorrupt(path, f"its files make no sense: {said}") from None
+
+
 def show_comparison(comparison: Comparison) -> None:
     """A table for the eye on a terminal, Markdown elsewhere."""
     if sys.stdout.isatty():
@@ -93,7 +131,7 @@ def show_comparison(comparison: Comparison) -> None:
 
         Console().print(comparison)
     else:
-        typer.echo(comparison.to_markdown())
+        terminal.echo(comparison.to_markdown())
 
 
 def counted(number: int, what: str) -> str:
@@ -103,7 +141,7 @@ def counted(number: int, what: str) -> str:
 
 def say(text: str) -> None:
     """A line for the person at the terminal; standard output is for results."""
-    typer.echo(text, err=True)
+    terminal.say(text)
 
 
 def chosen_settings(recipe: str | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:

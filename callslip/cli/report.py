@@ -14,6 +14,7 @@ from callslip.cli import app, options
 def report(
     index: options.IndexArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    store: options.StoreOption = None,
 ) -> None:
     """Write one HTML page about an index: verdict, figures, plots of codes and training, the prefix tree."""
     from callslip.api import load

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from callslip.cli import app, options
-from callslip.errors import BadInput, BadSetting, CallslipError
+from callslip.cli import app, options, terminal
+from callslip.cli.terminal import printable
+from callslip.errors import BadInput, BadSetting, CallslipError, closest
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Query
@@ -49,6 +49,7 @@ def search(
     deny: Annotated[
         list[str] | None, typer.Option("--deny", help="None of these doc_ids: a,b,c or @file with one per line.")
     ] = None,
+    store: options.StoreOption = None,
 ) -> None:
     """Search a saved index."""
     filter = chosen_filter(where, allow, deny)  # first, because a mistake in it should not wait for the index
@@ -60,12 +61,12 @@ def search(
     for query, hits in zip(queries, found, strict=True):
         asked = query.text or ",".join(query.history)
         if as_json:
-            typer.echo(json.dumps({"query": asked, "hits": hits.to_dicts()}, ensure_ascii=False))
+            terminal.echo(terminal.to_json({"query": asked, "hits": hits.to_dicts()}))
             continue
         if len(queries) > 1:
-            typer.secho(asked, bold=True)
+            terminal.echo(asked, bold=True)
         if not hits:
-            typer.echo("no hits")
+            terminal.echo("no hits")
         for hit in hits:
             show(hit, retriever, explain)
 
@@ -88,14 +89,12 @@ def chosen_queries(retriever: Retriever, text: str | None, history: str | None, 
 
 def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
     """The doc_ids of a history; one that the index does not hold is a mistake that should be seen."""
-    import difflib
-
     items, known = tuple(item.strip() for item in history.split(",") if item.strip()), retriever.row_of()
     if not items:
         raise BadSetting("the history is empty", "Write --history id,id,id.")
     for item in items:
         if item not in known:
-            close = difflib.get_close_matches(item, known, n=1)
+            close = closest(item, known)
             hint = f"Did you mean {close[0]!r}? " if close else ""
             raise CallslipError(
                 f"the index holds no item {printable(item)!r}", f"{hint}Leave it out, or `add` it first."
@@ -145,23 +144,18 @@ def check(filter: Filter, retriever: Retriever) -> None:
 def show(hit: Hit, retriever: Retriever, explain: bool) -> None:
     """One hit on the terminal: rank, score, code, id, and the beginning of its text."""
     code = f"  [{code_text(hit, retriever)}]" if hit.code else ""
-    typer.echo(f"{hit.rank:>3}. ", nl=False)
-    typer.secho(printable(hit.doc_id), bold=True, nl=False)
-    typer.echo(f"{code}  {hit.score:.4f}")
+    terminal.echo(f"{hit.rank:>3}. ", nl=False)
+    terminal.echo(printable(hit.doc_id), bold=True, nl=False)
+    terminal.echo(f"{code}  {hit.score:.4f}")
     title = "" if hit.title.startswith(hit.doc_id) and len(hit.title) < 40 else hit.title
     beginning = " ".join(f"{title} — {hit.text}".split() if title else hit.text.split())
     if beginning:
-        typer.echo(f"     {printable(beginning[:110])}{'…' if len(beginning) > 110 else ''}")
+        terminal.echo(f"     {printable(beginning[:110])}{'…' if len(beginning) > 110 else ''}")
     if explain and hit.why:
-        typer.secho(f"     {json.dumps(hit.why, ensure_ascii=False)}", dim=True)
+        terminal.echo(f"     {terminal.to_json(hit.why)}", dim=True)
 
 
 def code_text(hit: Hit, retriever: Retriever) -> str:
     from callslip.identifiers.table import code_to_text
 
-    return code_to_text(hit.code or (), getattr(retriever, "vocabulary", None))
-
-
-def printable(text: str) -> str:
-    """Documents come from anywhere: control characters must not reach the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return printable(code_to_text(hit.code or (), getattr(retriever, "vocabulary", None)))

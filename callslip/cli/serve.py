@@ -32,6 +32,7 @@ def serve(
     ] = 64,
     deadline: Annotated[float, typer.Option("--deadline", min=0.01, help="Seconds until a search is given up.")] = 10.0,
     set_: options.SearchSetOption = None,
+    store: options.StoreOption = None,
 ) -> None:
     """Serve indexes: a page for people, an API for programs. Reachable from this machine only, unless you say so."""
     from callslip.settings import parse_assignments

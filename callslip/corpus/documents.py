@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from callslip.errors import BadSetting
+
 if TYPE_CHECKING:
     from callslip.corpus.sequences import Sequences
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared, so that a million documents do not hold a million {}
+
+ID_CHARACTERS = 512
+"""The longest doc_id. It is part of addresses of the HTTP API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,14 @@ class Corpus:
     judgements: dict[str, Judgements] = field(default_factory=dict)
     name: str = "corpus"
     skipped: SkippedLines = field(default_factory=SkippedLines)
+
+    def __post_init__(self) -> None:
+        for document in self.documents:  # hours before the index is saved
+            if len(document.doc_id) > ID_CHARACTERS:
+                raise BadSetting(
+                    f"the doc_id {document.doc_id[:40]!r}… has {len(document.doc_id):,} characters",
+                    f"Use at most {ID_CHARACTERS}.",
+                )
 
     def __len__(self) -> int:
         return len(self.documents)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from callslip.corpus.documents import SkippedLines
+from callslip.corpus.documents import ID_CHARACTERS, SkippedLines
 from callslip.errors import BadInput
 
 T = TypeVar("T")
@@ -155,6 +155,8 @@ def check_id(value: Any, field: str) -> str:
         raise Flaw(f"must be an id (text or a number), not {kind_of(value)}", field=field)
     if not value.strip():
         raise Flaw("the id is empty", field=field)
+    if len(value) > ID_CHARACTERS:
+        raise Flaw(f"the id has {len(value):,} characters; {ID_CHARACTERS} are allowed", field=field)
     return check_text(value, field)
 
 

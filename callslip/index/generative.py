@@ -56,7 +56,8 @@ class GenerativeRetriever(Retriever):
         super().__init__(settings, method=method)
         self.texts = TextVectors(self.settings)
         self.reader: VectorReader = readers.text_reader(self.settings, self.texts, self.rows)
-        self.maker: CodeMaker | None = None
+        self._maker: CodeMaker | None = None
+        self._maker_state: dict[str, np.ndarray] | None = None
         self.log: TrainingLog | None = None
         self._node_masks: list[tuple[np.ndarray, Trie, list[np.ndarray]]] = []
 
@@ -64,6 +65,18 @@ class GenerativeRetriever(Retriever):
     def model(self) -> Any:
         """The model that writes codes, with what reads queries for it."""
         return self.reader.model
+
+    @property
+    def maker(self) -> CodeMaker | None:
+        """What made the codes of the documents' vectors, to code new ones; None if codes come from elsewhere."""
+        if self._maker is None and self._maker_state is not None:  # a search never needs it
+            untrained = self.code_maker(len(self.vectors))
+            self._maker = None if untrained is None else untrained.from_state(self._maker_state)
+        return self._maker
+
+    @maker.setter
+    def maker(self, maker: CodeMaker | None) -> None:
+        self._maker, self._maker_state = maker, None
 
     @property
     def reads_histories(self) -> bool:
@@ -342,8 +355,7 @@ class GenerativeRetriever(Retriever):
 
         self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
-        maker = self.code_maker(len(self.vectors)) if getattr(self.settings, "codes_from", None) is None else None
-        self.maker = None if maker is None else maker.from_state(load_file(folder / CLUSTERS))
+        self._maker, self._maker_state = None, load_file(folder / CLUSTERS) if (folder / CLUSTERS).exists() else None
         self.reader = readers.saved_reader(self.settings, folder, self.texts, self.rows)
         self.reader.load(folder, self)
         self.log = model_files.load_log(folder)

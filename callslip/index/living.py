@@ -196,8 +196,8 @@ class Living:
     def open(self, home: Home) -> None:
         """Read everything from a folder, and live there."""
         self._home = home
-        self.rows.replace(stored.StoredDocuments(home.store, home.sequence))
-        self.rows.alive[_places(home.sequence, home.store.deleted())] = False
+        deleted = _places(home.sequence, home.store.deleted())
+        self.rows.replace(stored.StoredDocuments(home.store, home.sequence), deleted)
         self.version = home.version
         self._contents.take_description(home.manifest)
         self._contents.read_files(home.snapshot)
@@ -229,11 +229,11 @@ class Living:
         if home.store.version() == self.version:
             return
         with self.gate.changing():
+            home = self.home  # another thread may have opened the next generation meanwhile
             changes = home.store.changes(self.version)
             if changes.purged > self.version:  # what happened meanwhile is only in a snapshot that we do not have
-                path = home.path
-                home.close()
-                self.open(Home.open(path))
+                # The old store is closed when the last thread that reads it lets go of it.
+                self.open(Home.open(home.path))
             elif changes.version > self.version:
                 self._apply(home, changes)
 

@@ -373,8 +373,9 @@ def text_reader(settings: Any, texts: TextVectors, rows: Rows) -> VectorReader:
     """The reader of texts that the settings ask for."""
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:
         return T5Reader(settings, texts, rows)
-    tuned = isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none"
-    return (TunedReader if tuned else VectorReader)(settings, texts, rows)
+    if isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none":
+        return TunedReader(settings, texts, rows)
+    return VectorReader(settings, texts, rows)
 
 
 def saved_reader(settings: Any, folder: Path, texts: TextVectors, rows: Rows) -> VectorReader:

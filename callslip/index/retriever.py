@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from callslip import settings as settings_of
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.corpus.sequences import Users
+from callslip.corpus.sequences import USERS, Users
 from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.filters.filter import Filter, group_by_filter
 from callslip.index.living import Living
 from callslip.index.rows import Rows
 from callslip.search.hits import Hit, Hits
+from callslip.settings import make, to_dict
 from callslip.storage.documents import Documents, MemoryDocuments
 from callslip.storage.rows import Parts
 
@@ -133,7 +133,7 @@ class Retriever:
         self.users = Users.of(corpus)
         self.checkpoints = checkpoints
         if checkpoints is not None:
-            checkpoints.claim(self.method, settings_of.to_dict(self.settings), self.corpus_fingerprint)
+            checkpoints.claim(self.method, to_dict(self.settings), self.corpus_fingerprint)
         self.build(corpus)
         self.fit_seconds = time.perf_counter() - began if checkpoints is None else checkpoints.spent()
         return self
@@ -185,7 +185,8 @@ class Retriever:
     ) -> list[Hits]:
         hits = [Hits() for _ in asked]
         # All masks before any search: an error in the last filter must not cost the work of the others.
-        groups = [(self.rows.mask(one), numbers) for one, numbers in group_by_filter(filter, len(asked))]
+        parts = [(None, list(range(len(asked))))] if filter is None else group_by_filter(filter, len(asked))
+        groups = [(self.rows.mask(one), numbers) for one, numbers in parts]
         for mask, numbers in groups:
             possible = len(self.rows.alive) if mask is None else int(np.count_nonzero(mask))
             if possible and numbers:
@@ -205,14 +206,14 @@ class Retriever:
     def adjust(self, values: Mapping[str, Any]) -> Self:
         """Change settings that act when searching, such as the beam, without fitting again."""
         for name in values:
-            if name in settings_of.to_dict(self.settings) and name not in self.search_settings:
+            if name in to_dict(self.settings) and name not in self.search_settings:
                 can = ", ".join(sorted(self.search_settings)) or "none"
                 raise BadSetting(
                     f"setting {name!r} acts when the index is fitted",
                     f"Fit again with it. Search settings: {can}.",
                 )
         before = self.settings
-        self.settings = settings_of.make(self.Settings, settings_of.to_dict(self.settings) | dict(values))
+        self.settings = make(self.Settings, to_dict(self.settings) | dict(values))
         try:
             self.adjusted(frozenset(values))
         except CallslipError:
@@ -279,13 +280,14 @@ class Retriever:
 
     def read_files(self, folder: Path) -> None:
         self.load_files(folder)
-        self.users = Users.load(folder)
+        if (folder / USERS).exists():
+            self.users = Users.load(folder)
 
     def describe(self) -> dict[str, Any]:
         """Method, settings, corpus and cost, for manifests and reports."""
         return {
             "method": self.method,
-            "settings": settings_of.to_dict(self.settings),
+            "settings": to_dict(self.settings),
             "corpus": self.corpus_fingerprint,
             "fit_seconds": round(self.fit_seconds, 3),
         }

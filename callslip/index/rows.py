@@ -26,6 +26,7 @@ class Rows:
         self._doc_ids: list[str] | None = None
         self.alive = np.zeros(0, dtype=bool)
         """False in the rows of deleted documents, [rows]."""
+        self._all_alive = True
         self.trained = 0
         """Number of documents that the index was fitted on; they come first."""
 
@@ -39,11 +40,13 @@ class Rows:
             raise CallslipError("this retriever is not fitted", "Call fit(corpus) first, or load a saved index.")
         return self._documents
 
-    def replace(self, documents: Documents) -> None:
-        """Take other documents, none of them deleted."""
+    def replace(self, documents: Documents, deleted: Sequence[int] | np.ndarray = ()) -> None:
+        """Take other documents, of which the rows `deleted` are deleted."""
         self._documents = documents
         self._masks = self._row_of = self._doc_ids = None
         self.alive = np.ones(len(documents), dtype=bool)
+        self.alive[np.asarray(deleted, dtype=np.int64)] = False
+        self._all_alive = not len(deleted)
 
     def move(self, documents: Documents) -> None:
         """Read the same documents from another place: from a store instead of from memory."""
@@ -54,6 +57,7 @@ class Rows:
         alive, known = self.alive, self._row_of
         self.replace(documents)
         self.alive[: len(alive)] = alive
+        self._all_alive = bool(alive.all())
         if known is not None:
             known.update({document.doc_id: row for row, document in enumerate(new, start=len(alive))})
             self._row_of = known
@@ -63,6 +67,7 @@ class Rows:
         if not len(rows):
             return
         self.alive[list(rows)] = False
+        self._all_alive = False
         if self._row_of is not None:
             for row, doc_id in zip(rows, doc_ids, strict=True):
                 if self._row_of.get(doc_id) == row:  # a new document may have the doc_id of a deleted one
@@ -87,6 +92,8 @@ class Rows:
         The array is read-only, and the same one for the same filter until documents are added or deleted (or until
         many other filters came between): callers may cache what they derive from it.
         """
+        if filter is None and self._all_alive:
+            return None
         return self._masks_of_documents().of(filter, self.alive, self.row_of)
 
     def _masks_of_documents(self) -> Masks:

@@ -109,37 +109,6 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True)
-class SearchSettings:
-    """How codes are written and hits are ordered."""
-
-    heading: ClassVar[str] = "Search"
-
-    def __post_init__(self) -> None:
-        check_all(self)
-
-    beam: int = 50
-    """Beam size; the beam widens by itself when the hits need more codes."""
-    decoding: Literal["beam", "exact"] = "beam"
-    """`beam` search, or `exact`: the best codes of all, without pruning. Exact search is slower the less certain the
-    model is; use it on small corpora, and to measure what a beam loses."""
-    ranking: Ranking = "sum"
-    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
-    the same after dividing a code's probability among its documents, so that full buckets are not preferred; `sum` adds
-    the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
-    buckets by similarity alone."""
-    similarity_weight: float = 60.0
-    """Weight of the similarity, in units of log-probability, under `ranking=sum`."""
-    bucket_limit: int | None = None
-    """Maximum number of documents of one bucket that precede documents of other buckets; none for no limit. The rest of
-    the bucket follows last, so that there are still k hits."""
-
-    def check(self) -> None:
-        check_range(self, beam=1, bucket_limit=1)
-        if not math.isfinite(self.similarity_weight):
-            raise BadSetting(f"setting 'similarity_weight' is {self.similarity_weight}", "Use a finite number.")
-
-
-@dataclass(frozen=True)
 class HistorySettings:
     """How histories of items are encoded."""
 
@@ -256,10 +225,31 @@ class SavedCodesSettings:
 
 
 @dataclass(frozen=True)
-class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, ScheduleSettings, SearchSettings):
-    """What every generative method has: an encoder, training texts, a decoder, a schedule and a search."""
+class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, ScheduleSettings):
+    """What every generative method has: an encoder, training texts, a decoder, a schedule, and a search over codes."""
 
-    heading: ClassVar[str] = TextSettings.heading
+    heading: ClassVar[str] = "Search"
+    headings: ClassVar[dict[str, str]] = {"train_on_documents": TextSettings.heading}
 
     train_on_documents: bool = True
     """Whether to train on the text of each document, too."""
+    beam: int = 50
+    """Beam size; the beam widens by itself when the hits need more codes."""
+    decoding: Literal["beam", "exact"] = "beam"
+    """`beam` search, or `exact`: the best codes of all, without pruning. Exact search is slower the less certain the
+    model is; use it on small corpora, and to measure what a beam loses."""
+    ranking: Ranking = "sum"
+    """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
+    the same after dividing a code's probability among its documents, so that full buckets are not preferred; `sum` adds
+    the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
+    buckets by similarity alone."""
+    similarity_weight: float = 60.0
+    """Weight of the similarity, in units of log-probability, under `ranking=sum`."""
+    bucket_limit: int | None = None
+    """Maximum number of documents of one bucket that precede documents of other buckets; none for no limit. The rest of
+    the bucket follows last, so that there are still k hits."""
+
+    def check(self) -> None:
+        check_range(self, beam=1, bucket_limit=1)
+        if not math.isfinite(self.similarity_weight):
+            raise BadSetting(f"setting 'similarity_weight' is {self.similarity_weight}", "Use a finite number.")

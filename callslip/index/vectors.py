@@ -43,7 +43,6 @@ class VectorSettings(EncoderSettings):
 class VectorRetriever(Retriever):
     """Ranks documents by the inner product of their vectors with the query's."""
 
-    Settings: ClassVar[type] = VectorSettings
     search_settings = frozenset({"effort", "backend", "device"})
     settings: Any
     vectors: np.ndarray

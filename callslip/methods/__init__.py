@@ -108,6 +108,17 @@ def find(name: str) -> Method:
     return METHODS[name]
 
 
+def make_saved(name: str, values: Mapping[str, Any]) -> Retriever:
+    """An unfitted retriever of the settings that a saved index names, possibly of an earlier version."""
+    try:
+        return make(name, values)
+    except UnknownName:
+        from callslip.index.retired import saved_settings
+
+        cls = find(name).load()
+        return cls(saved_settings(cls.Settings, values), method=name)
+
+
 def make(name: str, values: Mapping[str, Any] | None = None, *, preset: str | None = None) -> Retriever:
     """An unfitted retriever: the method's own settings, then the preset's, then the given values."""
     method = find(name)

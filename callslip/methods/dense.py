@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from callslip.index.vectors import VectorRetriever
+from callslip.index.vectors import VectorRetriever, VectorSettings
 
 
 class Dense(VectorRetriever):
     """Ranks documents by the inner product of their vectors with the query's, as the encoder gave them."""
+
+    Settings = VectorSettings

@@ -10,7 +10,7 @@ from callslip import settings as settings_of
 from callslip.errors import BadSetting, UnknownName
 from callslip.index.ensemble import Ensemble
 from callslip.index.retriever import Found, Retriever
-from callslip.methods import make
+from callslip.methods import make, make_saved
 from callslip.settings import check_range
 
 
@@ -55,7 +55,7 @@ class Hybrid(Ensemble):
         return make(name, own)
 
     def remade(self, method: str, values: dict[str, Any]) -> Retriever:
-        return make(method, values)
+        return make_saved(method, values)
 
     def depth(self, k: int) -> int:
         return max(k, self.settings.depth)

@@ -20,9 +20,10 @@ from callslip.identifiers.table import Identifiers
 from callslip.index.ensemble import Ensemble
 from callslip.index.generative import GenerativeRetriever
 from callslip.index.readers import HistoryReader
+from callslip.index.retired import saved_settings
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, Ranking, SavedCodesSettings, T5Settings
-from callslip.settings import check_range, make
+from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class RecForest(Ensemble):
         self.parts = [Tree(replace(s, seed=s.seed + n), method=f"tree-{n + 1}") for n in range(s.trees)]
 
     def remade(self, method: str, values: dict[str, Any]) -> Retriever:
-        return Tree(make(RecForestSettings, values), method=method)
+        return Tree(saved_settings(RecForestSettings, values), method=method)
 
     def adjusted(self, names: frozenset[str]) -> None:
         for part in self.parts:

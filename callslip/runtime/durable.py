@@ -1,6 +1,6 @@
 """Files that survive: written whole, synced, and only then given their name.
 
-All that we write ourselves and must not lose goes through `system`, six calls in all, so that a test can record
+All that we write ourselves and must not lose goes through `system`, seven calls in all, so that a test can record
 them, cut them short or let them fail. SQLite and PostgreSQL look after their own files.
 """
 
@@ -31,6 +31,10 @@ class System:
     def write(self, descriptor: int, data: memoryview) -> int:
         """Write some of the data; how much."""
         return os.write(descriptor, data)
+
+    def write_at(self, descriptor: int, data: bytes, offset: int) -> None:
+        """Overwrite a few bytes in place."""
+        os.pwrite(descriptor, data, offset)
 
     def sync(self, descriptor: int) -> None:
         os.fsync(descriptor)

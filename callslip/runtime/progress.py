@@ -33,7 +33,7 @@ def bar(transient: bool = True) -> Any:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
+        console=Console(file=getattr(sys.stderr, "unguarded", sys.stderr)),  # a bar moves the cursor
         transient=transient,
         disable=not interactive(),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from callslip.errors import BadSetting, UnknownName
+from callslip.errors import BadSetting, IndexCorrupt, UnknownName
 
 
 class WordIndex:
@@ -80,4 +80,6 @@ class WordIndex:
         import bm25s
 
         self._bm25 = bm25s.BM25.load(str(folder), mmap=True, show_progress=False)
+        if not isinstance(self._bm25.scores.get("num_docs"), int) or not isinstance(self._bm25.vocab_dict, dict):
+            raise IndexCorrupt(folder, "is no index of words: it tells neither documents nor vocabulary")
         return self

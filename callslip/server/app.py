@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from callslip import __version__
 from callslip.errors import CallslipError, IndexCorrupt
+from callslip.runtime.patience import Locked, patience
 from callslip.server import responses
 from callslip.server.errors import ApiError, Busy, TooLate, body_of
 from callslip.server.guard import Guard, Hosts
@@ -89,12 +90,23 @@ class Server:
         return found
 
     async def write(self, do: Callable[[], Any]) -> Any:
-        """Do it in the thread that writes; `Busy` if too many wait for it already."""
+        """Do it in the thread that writes; `Busy` if too many wait for it already, or if its turn does not come before
+        the deadline. What has begun is finished, but waits no longer than that for another process."""
         if self._writes >= self.limits.writes:
             raise Busy
+
+        def patiently() -> Any:
+            with patience(self.limits.deadline):
+                return do()
+
         self._writes += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.writer, do)
+            waiting = self.writer.submit(patiently)
+            done = asyncio.wrap_future(waiting)
+            await asyncio.wait([done], timeout=self.limits.deadline)
+            if not done.done() and waiting.cancel():
+                raise Busy
+            return await done
         finally:
             self._writes -= 1
 
@@ -195,7 +207,7 @@ def create_app(
         hosts=Hosts(host, names),
         limits=limits,
         rule_of=rule_of,
-        full=lambda: server.inference.full,
+        full=server.inference.full,
         seen=seen,
     )
     whole.server, whole.fastapi = server, app
@@ -222,6 +234,8 @@ def _handle_errors(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, CallslipError)
+        if isinstance(error, Locked):
+            return answer(503, "another process is writing to the index", error.remedy, headers={"Retry-After": "5"})
         if isinstance(error, IndexCorrupt):
             log.error("%s", error)
             return answer(500, "the index is damaged", "See the server's log, and run callslip check.")

@@ -36,6 +36,8 @@ HEADERS = [
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
     (b"cache-control", b"no-store"),
 ]
+CLIENT = "callslip.client"
+"""Where a request's scope says whose it is."""
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
 _JSON = re.compile(rb"application/json *(; *charset=\"?utf-8\"? *)?", re.IGNORECASE)
 
@@ -88,7 +90,7 @@ class Guard:
         hosts: Hosts,
         limits: Limits,
         rule_of: Callable[[str, str], Rule | None],
-        full: Callable[[], bool],
+        full: Callable[[str], bool],
         seen: Callable[[MutableMapping[str, Any], int], None],
     ) -> None:
         self.app, self.keys, self.hosts, self.limits = app, keys, hosts, limits
@@ -132,10 +134,12 @@ class Guard:
         self._check_origin(headers, hosts[0], page=rule is not None and rule.scope == "open" and method == "GET")
         if rule is None:
             rule = Rule("search")  # which paths exist is told only to those who may search
-        self._check_key(headers, rule)
+        key = self._check_key(headers, rule)
+        # Whoever has a key is known by it; others by their address, of which a proxy has one for all.
+        scope[CLIENT] = client = f"key {key}" if key else f"at {(scope.get('client') or ('',))[0]}"
         if method not in ("POST", "PUT"):
             return await self._body(receive, headers, 0)
-        if rule.infers and self.full():
+        if rule.infers and self.full(client):
             raise Busy
         if not _JSON.fullmatch(headers.get(b"content-type", [b""])[0]):
             raise ApiError(415, "the body is not declared as JSON", "Send Content-Type: application/json.")
@@ -155,9 +159,10 @@ class Guard:
             return
         raise ApiError(403, "requests of other sites are refused")
 
-    def _check_key(self, headers: dict[bytes, list[bytes]], rule: Rule) -> None:
+    def _check_key(self, headers: dict[bytes, list[bytes]], rule: Rule) -> str | None:
+        """The key of a request that may do what it asks for; None if it has none and needs none."""
         if rule.scope == "open":
-            return
+            return None
         given = headers.get(b"authorization", [])
         key = None
         if given:
@@ -172,6 +177,7 @@ class Guard:
             if key is None:
                 raise ApiError(401, f"this needs a key for {rule.scope}", "Send Authorization: Bearer KEY.")
             raise ApiError(403, f"this key is not for {rule.scope}", "Use another key.")
+        return key
 
     async def _body(self, receive: Receive, headers: dict[bytes, list[bytes]], most: int) -> bytes:
         length = headers.get(b"content-length", [b"0"])[0]

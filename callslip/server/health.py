@@ -18,7 +18,8 @@ BINS = 256
 
 
 def facts(name: str, retriever: Retriever) -> dict[str, Any]:
-    """What an index is, in a few words: cheap, and asked for often."""
+    """What an index is, in a few words: cheap, and asked for often. Of its settings those that act when searching: the
+    others may hold paths and names of its owner's machine."""
     part = coded(retriever)
     identifiers: Identifiers | None = None if part is None else part.identifiers  # type: ignore[attr-defined]
     described = retriever.describe()
@@ -29,7 +30,7 @@ def facts(name: str, retriever: Retriever) -> dict[str, Any]:
         "corpus": str(described["corpus"].get("name", "")),
         "trained_on": int(described["corpus"].get("documents", 0)),
         "fit_seconds": described["fit_seconds"],
-        "settings": described["settings"],
+        "settings": {k: v for k, v in described["settings"].items() if k in retriever.search_settings},
         "generation": retriever.living.generation,
         "version": retriever.living.version,
         "has_codes": identifiers is not None,

@@ -1,7 +1,11 @@
-"""One thread that runs the model, for all requests: a bounded queue, micro-batches, deadlines.
+"""One thread that runs the model, for all requests: a bounded queue, micro-batches, deadlines, fair turns.
 
 Whatever waits when the thread is free is searched together, as far as it asks alike; nothing ever waits for company. A
 batch that nobody waits for any more, because its clients left or its deadlines passed, ends at the next level.
+
+Clients take turns by the time that the thread has spent on them (start-time fair queueing): however much one of them
+asks for, another's search waits for the batch under way and not for the queue. When the queue is full, a client with
+less in it than another takes the place of the other's latest request.
 """
 
 from __future__ import annotations
@@ -47,6 +51,8 @@ class Job:
     queries: Sequence[Query] = ()
     filter: Filter | None = None
     call: Callable[[], Any] | None = None
+    client: str = ""
+    """Whose turn it uses."""
     left: bool = False
     """Whether the client went away."""
     since: float = field(default_factory=time.monotonic)
@@ -87,6 +93,8 @@ class Inference:
         self._waiting: deque[Job] = deque()
         self._queued = 0
         self._pace = 0.0  # seconds that a query took lately
+        self._clock = 0.0  # seconds of work, as far as the client served last had come
+        self._spent: dict[str, float] = {}  # the same for every client that is ahead of the clock
         self._condition = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="callslip-inference", daemon=True)
@@ -97,10 +105,27 @@ class Inference:
         """Queries that wait."""
         return self._queued
 
-    @property
-    def full(self) -> bool:
-        """Whether one more would find no room, or would wait for half its time: then it had better come back."""
-        return self._queued >= self.limits.queue or self._queued * self._pace > self.limits.deadline / 2
+    def full(self, client: str = "") -> bool:
+        """Whether one more of this client would find no room, or would wait for half its time: then it had better come
+        back."""
+        with self._condition:
+            return self._is_full(client)
+
+    def _is_full(self, client: str, more: int = 1) -> bool:
+        waiting = self._by_client()
+        own = waiting.get(client, 0)
+        if self._queued + more > self.limits.queue and own + more >= max(waiting.values(), default=0):
+            return True
+        # By turns, others are served as often as this client before it is its last one's turn.
+        ahead = own + sum(min(count, own + 1) for other, count in waiting.items() if other != client)
+        return ahead * self._pace > self.limits.deadline / 2
+
+    def _by_client(self) -> dict[str, int]:
+        """Queries that wait, by client."""
+        found: dict[str, int] = {}
+        for job in self._waiting:
+            found[job.client] = found.get(job.client, 0) + job.size
+        return found
 
     def stop(self) -> None:
         """Answer what waits with an error, and end the thread."""
@@ -115,15 +140,21 @@ class Inference:
         queries: Sequence[Query] = (),
         filter: Filter | None = None,
         call: Callable[[], Any] | None = None,
+        client: str = "",
     ) -> Job:
         """Queue work for the running event loop; `Busy` if there is no room. Await its `answer`."""
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + self.limits.deadline
-        job = Job(deadline, loop.create_future(), loop, asked, queries, filter, call)
+        job = Job(deadline, loop.create_future(), loop, asked, queries, filter, call, client)
         with self._condition:
             # An empty queue takes one request of any size.
-            if self._stopping or (self._queued and (self.full or self._queued + job.size > self.limits.queue)):
+            if self._stopping or (self._queued and self._is_full(client, job.size)):
                 raise Busy
+            while self._queued and self._queued + job.size > self.limits.queue:
+                counts = self._by_client()
+                greedy = max(counts, key=lambda one: counts[one])
+                latest = next(other for other in reversed(self._waiting) if other.client == greedy)
+                self._drop(latest).settle(error=Busy())
             self._waiting.append(job)
             self._queued += job.size
             self._condition.notify()
@@ -138,15 +169,24 @@ class Inference:
                 for job in batch:
                     job.settle(error=error)
             size, took = sum(job.size for job in batch), time.monotonic() - began
+            self._charge(batch, took / size)
             self._pace += 0.2 * (took / size - self._pace)
             self.on_batch(size, took)
 
+    def _charge(self, batch: list[Job], seconds: float) -> None:
+        """Count the time of each query of a batch to its client."""
+        with self._condition:
+            for job in batch:
+                self._spent[job.client] = self._spent.get(job.client, self._clock) + seconds * job.size
+            self._spent = {client: spent for client, spent in self._spent.items() if spent > self._clock}
+
     def _next(self) -> list[Job]:
-        """The oldest job, and all that wait and ask alike, up to a batch; nothing when it is time to stop."""
+        """The oldest job of the client whose turn it is, and all that wait and ask alike, up to a batch; nothing when
+        it is time to stop."""
         with self._condition:
             while True:
-                while self._waiting and self._waiting[0].over:
-                    self._drop(self._waiting[0]).settle(error=TooLate())
+                for job in [job for job in self._waiting if job.over]:
+                    self._drop(job).settle(error=TooLate())
                 if self._stopping:
                     for job in list(self._waiting):
                         self._drop(job).settle(error=Busy())
@@ -154,7 +194,9 @@ class Inference:
                 if self._waiting:
                     break
                 self._condition.wait()
-            batch = [self._drop(self._waiting[0])]
+            first = min(self._waiting, key=lambda job: self._spent.get(job.client, self._clock))
+            self._clock = max(self._clock, self._spent.get(first.client, self._clock))
+            batch = [self._drop(first)]
             if batch[0].asked is None:
                 return batch
             room = self.limits.batch - batch[0].size

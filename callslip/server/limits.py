@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callslip.corpus.documents import ID_CHARACTERS as ID_CHARACTERS
 from callslip.settings import check_range
 
 # Caps that stand in the API's schema, so that clients can read them there.
@@ -12,7 +13,6 @@ HISTORY_ITEMS = 256
 K = 100
 BEAM = 128
 BATCH = 64
-ID_CHARACTERS = 512
 TITLE_CHARACTERS = 4096
 TEXT_CHARACTERS = 1_000_000
 DOCUMENTS = 256

@@ -28,7 +28,7 @@ def page_of(retriever: Retriever, name: str) -> bytes:
         "</div>",
         _levels(told["figures"]),
         _tree(retriever),
-        _settings(facts["settings"]),
+        _settings(retriever.describe()["settings"]),
     ]
     style = PAGE["/style.css"][1].decode("utf-8")
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated, Any
 
@@ -11,16 +12,18 @@ from fastapi.responses import JSONResponse, Response
 from callslip import __version__
 from callslip.corpus.documents import Document
 from callslip.corpus.documents import Query as SearchQuery
+from callslip.filters.filter import Filter
 from callslip.identifiers.table import code_to_text, text_to_code
 from callslip.index.retriever import Retriever
 from callslip.search.hits import Hit
 from callslip.server import explorer, health, limits, responses, schema
 from callslip.server.app import Server
-from callslip.server.errors import ApiError
+from callslip.server.errors import ApiError, TooLate
 from callslip.server.explain import explain
-from callslip.server.guard import Rule
+from callslip.server.guard import CLIENT, Rule
 from callslip.server.inference import Asked
 from callslip.server.page import PAGE
+from callslip.server.serving import Served
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): Rule("open"),
@@ -120,8 +123,8 @@ def _add_search(app: FastAPI, server: Server) -> None:
         began = time.monotonic()
         one = server.index(body.index)
         asked = Asked(one.name, body.k, body.beam, body.explain)
-        filter = None if body.filter is None else body.filter.made()
-        job = server.inference.put(asked, body.made(), filter)
+        filter = await _ready(server, one, body.filter)
+        job = server.inference.put(asked, body.made(), filter, client=request.scope[CLIENT])
         lists = await server.answer(request, job)
         words = explorer.vocabulary_of(one.retriever)
         results = [{"hits": [_hit(hit, body, words) for hit in hits]} for hits in lists]
@@ -133,14 +136,30 @@ def _add_search(app: FastAPI, server: Server) -> None:
         """Where a document stands for a query, level by level, and where it fell out of the beam."""
         one = server.index(body.index)
         query = SearchQuery("0", body.query, tuple(body.history))
-        filter = None if body.filter is None else body.filter.made()
-        job = server.inference.put(call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter))
+        filter = await _ready(server, one, body.filter)
+        job = server.inference.put(
+            call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter),
+            client=request.scope[CLIENT],
+        )
         told = {"index": one.name} | await server.answer(request, job)
         if told["levels"]:
             words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in told["levels"]]))
             for level, found in zip(told["levels"], words, strict=True):
                 level["words"] = found
         return JSONResponse(told)
+
+
+async def _ready(server: Server, one: Served, given: schema.FilterModel | None) -> Filter | None:
+    """A filter whose mask is made, beside the model: its thread finds the mask, and never the mistake in a filter."""
+    if given is None:
+        return None
+    filter, retriever = given.made(), one.retriever
+    try:
+        async with asyncio.timeout(server.limits.deadline):
+            await server.read(lambda: retriever.living.read(lambda: retriever.rows.mask(filter)))
+    except TimeoutError:
+        raise TooLate from None
+    return filter
 
 
 def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:

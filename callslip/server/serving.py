@@ -46,13 +46,15 @@ class Served:
 
     @property
     def newer(self) -> bool:
-        """Whether the folder holds another generation, or another index, than the one in use."""
-        held = self.retriever.living.home.manifest
+        """Whether the folder holds another generation, or another index, than the one in use, or other files of the
+        same one, as after a restore from a copy."""
+        home = self.retriever.living.home
+        held = home.manifest
         try:
             found = folders.read_manifest(self.path, verify=False)
         except CallslipError:  # it is just being exchanged
             return False
-        return (found["index"], found["generation"]) != (held["index"], held["generation"])
+        return (found["index"], found["generation"]) != (held["index"], held["generation"]) or home.store.detached
 
     def renew(self) -> bool:
         """Take what is in the folder now, if it is newer. Waits for our own writes: what they make is in use."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 from callslip.errors import CallslipError, Unsupported
-from callslip.runtime import durable
+from callslip.runtime import consent, durable
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
 from callslip.storage.rows import pack
@@ -25,29 +25,25 @@ def copy_index(source: str | Path, target: str | Path) -> None:
             raise Unsupported(
                 f"{source} keeps its documents in PostgreSQL", "Copy the folder, and back the database up with pg_dump."
             )
-        with folders.locked(home.path):  # no new generation meanwhile; searches and changes go on
+        # No new generation meanwhile; searches and changes go on. Where nobody can write, nobody needs the lock.
+        with nullcontext() if home.read_only is not None else folders.locked(home.path):
+            home.close()
             home = Home.open(source)
             _copy(home, home.manifest["store"]["file"], target)
     except OSError as error:
-        raise CallslipError(f"cannot write to {target}: {error.strerror}", "Choose another place.") from None
+        raise folders.not_written(target, error) from None
     finally:
         home.close()
 
 
 def _copy(home: Home, store_name: str, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
-    try:
-        draft.chmod(0o755)
+    with folders.draft_of(target) as draft:
         for name in home.manifest["files"]:
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(home.path / name, draft / name)
         assert isinstance(home.store, SqliteStore)
-        home.store.copy_to(draft / store_name)
         # A copied database has its own pages: the seal of the original is not its seal.
-        copied = SqliteStore(draft / store_name)
-        version = copied.version()
-        copied.close()
+        version = home.store.copy_to(draft / store_name)
         seal = {
             "sha256": durable.sha256_of(draft / store_name),
             "bytes": (draft / store_name).stat().st_size,
@@ -59,8 +55,6 @@ def _copy(home: Home, store_name: str, target: Path) -> None:
         folders.write_manifest(draft, manifest)
         durable.system.rename(draft, target)
         durable.sync_folder(target.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -76,13 +70,14 @@ def share_index(path: str | Path, address: str) -> None:
     from callslip.storage import postgres_store
 
     home = Home.open(path)
+    consent.trust(consent.STORE, address)
     try:
         if not isinstance(home.store, SqliteStore):
             raise CallslipError(f"{path} keeps its documents in PostgreSQL already")
         with folders.locked(home.path):
             home.store.retire()  # a change from now on would be lost
             try:
-                facts = {name: value for name, value in home.store.facts().items() if name != "retired"}
+                facts = {name: value for name, value in home.store.facts().items() if name not in ("retired", "mark")}
                 rows = ((row, pack(row.parts) if row.parts else None) for row in home.store.rows())
                 postgres_store.create(address, home.manifest["index"], rows, facts)
                 manifest = {**home.manifest, "store": {"kind": "postgres", "address": address}}

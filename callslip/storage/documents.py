@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from callslip.corpus.documents import NO_METADATA, Document
+from callslip.errors import IndexCorrupt
 
 if TYPE_CHECKING:
     from callslip.storage.rows import Store
@@ -62,7 +63,10 @@ class StoredDocuments:
         yield from self._in_order(self.store.rows(), lambda row: row.seq, lambda row: row.document, NO_DOCUMENT)
 
     def rows(self, rows: Sequence[int]) -> list[Document]:
-        return self.store.read([int(self.sequence[row]) for row in rows])
+        try:
+            return self.store.read([int(self.sequence[row]) for row in rows])
+        except IndexError:
+            raise IndexCorrupt(self.store.place, "the snapshot has rows that it gives no number of the store") from None
 
     # Filters ask these of every row; titles and texts, nearly all of the file's bytes, are not decoded for them.
 

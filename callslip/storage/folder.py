@@ -3,6 +3,7 @@
     manifest.json          method, settings, corpus, versions; the store, the generation, size and SHA-256 of its files
     generation-000001/     what the method saved, and `sequence.npy`: the store's number of each of its rows
     store-1a2b3c4d.sqlite  documents, codes and deletions, as they are now
+    store-….sqlite-ledger  the last commit that was acknowledged
     lock                   held by whoever writes a new generation
 
 Nothing that a manifest names is ever changed in place. What no manifest names is left over from a crash.
@@ -10,6 +11,7 @@ Nothing that a manifest names is ever changed in place. What no manifest names i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -25,13 +27,18 @@ import numpy as np
 
 from callslip.errors import CallslipError, IndexCorrupt, NotAnIndex
 from callslip.runtime import durable
+from callslip.runtime.patience import wait_for
 from callslip.runtime.versions import versions
+from callslip.storage import manifest as manifests
 from callslip.storage import sqlite_store
+from callslip.storage.manifest import SEQUENCE, generation_name
 from callslip.storage.rows import NewRow
 
-MANIFEST, LOCK, SEQUENCE = "manifest.json", "lock", "sequence.npy"
+MANIFEST, LOCK = "manifest.json", "lock"
 FORMAT = 2
-OURS = re.compile(r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal)?|lock|manifest\.json|\.new-.*")
+OURS = re.compile(
+    r"generation-\d{6}|store-[0-9a-f]{8}\.sqlite(-wal|-shm|-journal|-ledger)?|lock|manifest\.json|\.new-.*"
+)
 
 Save = Callable[[Path], None]
 """Writes what a method has to save into a folder."""
@@ -51,18 +58,69 @@ def write_index(
         if (target / MANIFEST).is_file():
             with locked(target):
                 return _replace_index(target, about, save, rows)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
-        try:
-            draft.chmod(0o755)
+        with draft_of(target) as draft:
             manifest = _write_into(draft, 1, about, save, rows)
             durable.system.rename(draft, target)  # an empty folder at the target gives way
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         durable.sync_folder(target.parent)
         return manifest
     except OSError as error:
-        raise CallslipError(f"cannot write to {target}: {error.strerror}", "Choose another --out.") from None
+        raise not_written(target, error) from None
+
+
+@contextmanager
+def draft_of(target: Path) -> Iterator[Path]:
+    """A new folder beside the target, to be filled and renamed; it is removed if it is not.
+
+    Its lock is held meanwhile. A draft that nobody holds was left by a killed process, and is removed by the next one
+    that writes beside it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target.parent)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    try:
+        draft.chmod(0o755)
+        with _folder_locked(draft):
+            yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for path in folder.glob(".*.new-*"):
+        with suppress(OSError), _folder_locked(path) as ours:
+            if ours and not path.is_symlink() and all(OURS.fullmatch(inner.name) for inner in path.iterdir()):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _folder_locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder itself, if nobody else has; whether we did."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def not_written(target: Path, error: OSError) -> CallslipError:
+    """Why a folder could not be written, with the remedy for that."""
+    remedy = "Choose another place."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Free some space, or choose another place."
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "Check the permissions of the folder, or choose another place."
+    return CallslipError(f"cannot write to {target}: {error.strerror or error}", remedy)
 
 
 def _replace_index(
@@ -118,10 +176,6 @@ def _write_into(
     return manifest
 
 
-def generation_name(number: int) -> str:
-    return f"generation-{number:06d}"
-
-
 def write_generation(folder: Path, number: int, save: Save, sequence: np.ndarray) -> dict[str, dict[str, Any]]:
     """Write the files of a new generation and sync them; their entries in the manifest."""
     place = folder / generation_name(number)
@@ -131,6 +185,9 @@ def write_generation(folder: Path, number: int, save: Save, sequence: np.ndarray
         save(draft)
         durable.write(draft / SEQUENCE, durable.array(np.asarray(sequence, np.int64)))
         files = sorted(p for p in draft.rglob("*") if p.is_file())
+        mode = (draft / SEQUENCE).stat().st_mode & 0o777  # some libraries write files for their owner alone
+        for path in files:
+            path.chmod(mode)
         entries = {f"{place.name}/{path.relative_to(draft).as_posix()}": _sealed(path) for path in files}
         for inner in sorted({path.parent for path in files} - {draft}):
             durable.sync_folder(inner)
@@ -183,68 +240,91 @@ def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
             f"{folder} is not a callslip index: it has no {MANIFEST}",
             "Build one: callslip fit CORPUS --out DIR.",
         )
-    try:
-        data = path.read_bytes()
-        manifest = json.loads(data)
-        known = manifest["format"]
-        if known == FORMAT and (manifest["digest"] != _digest(manifest) or data != _bytes(manifest)):
-            raise IndexCorrupt(path, "the manifest is not what was written (SHA-256 differs)")
-        manifest["files"], manifest["method"], manifest["settings"], manifest["store"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        if isinstance(known := _format_of(path), int) and known != FORMAT:
-            raise _other_format(folder, known) from None
-        raise IndexCorrupt(path, "the manifest cannot be read") from None
-    if known != FORMAT:
-        raise _other_format(folder, known)
+    manifest = _read(folder, path)
     if verify:
         verify_files(folder, manifest)
     return manifest
 
 
+def _read(folder: Path, path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > manifests.LARGEST:
+            raise IndexCorrupt(path, f"the manifest has more than {manifests.LARGEST:,} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise IndexCorrupt(path, f"cannot be read: {error.strerror}") from None
+    try:
+        manifest = json.loads(data)
+        known = manifest["format"]
+        damaged = known == FORMAT and (manifest.get("digest") != _digest(manifest) or data != _bytes(manifest))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        if isinstance(known := _format_of(data), int) and known != FORMAT:
+            raise _other_format(folder, known) from None
+        raise IndexCorrupt(path, "the manifest cannot be read") from None
+    if known != FORMAT:
+        raise _other_format(folder, known)
+    if damaged:
+        raise IndexCorrupt(path, "the manifest is not what was written (SHA-256 differs)")
+    return manifests.validate(path, manifest)
+
+
 def verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Check size and hash of every file that a manifest names."""
     for name, entry in manifest["files"].items():
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            raise IndexCorrupt(folder / MANIFEST, f"it names a file outside the folder: {name}")
         if problem := durable.problem_with(folder / name, entry):
             raise IndexCorrupt(folder / name, problem)
 
 
-def _format_of(path: Path) -> Any:
+def _format_of(data: bytes) -> Any:
     try:
-        return json.loads(path.read_bytes())["format"]
+        return json.loads(data)["format"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _other_format(folder: Path, known: Any) -> NotAnIndex:
     return NotAnIndex(
-        f"{folder} has index format {known}; this version reads {FORMAT}",
+        f"{folder} has index format {repr(known)[:20]}; this version reads {FORMAT}",
         "Use the version that wrote it, or fit again.",
     )
 
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of whoever writes generations; gives whether we have it. The system frees it if we are killed."""
+    """Hold the lock of whoever writes generations; gives whether we have it. The system frees it if we are killed.
+
+    With `wait`, another process is waited for as long as the caller's patience lasts (`callslip.runtime.patience`).
+    """
     try:
         import fcntl
     except ImportError:  # no such locks there: then nobody cleans up behind others, either
         yield wait
         return
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError:
+    if (folder / MANIFEST).is_symlink():
         if wait:
-            raise
-        yield False  # a read-only folder has no writers to be afraid of, and nothing to clean
+            raise sqlite_store.behind_a_link(folder / MANIFEST)
+        yield False
         return
     try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        if wait:
+            raise not_written(folder, error) from None
+        yield False  # a read-only folder has no writers to be afraid of, and nothing to clean
+        return
+
+    def take() -> bool:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            return False
+        return True
+
+    try:
+        if not wait:
+            yield take()
             return
+        wait_for(take, str(folder))
         yield True
     finally:
         os.close(descriptor)

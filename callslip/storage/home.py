@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from callslip.errors import CallslipError, IndexCorrupt
-from callslip.runtime import durable
+from callslip.runtime import consent
 from callslip.runtime.versions import versions
 from callslip.storage import folder as folders
 from callslip.storage.rows import NewRow, Store
-from callslip.storage.sqlite_store import SqliteStore
+from callslip.storage.sqlite_store import SqliteStore, accept_loss, sha256_of
 
 TRIES = 5
 
@@ -27,6 +27,8 @@ class Home:
         self._held: int | None = None
         self._take(manifest, verify)
         self.store = open_store(path, manifest)
+        if len(self.sequence) and self.sequence[-1] > int(self.store.facts()["last"]):
+            raise IndexCorrupt(self.snapshot / folders.SEQUENCE, "it has rows that the store never had")
 
     def _take(self, manifest: dict[str, Any], verify: bool = False) -> None:
         snapshot = self.path / folders.generation_name(manifest["generation"])
@@ -35,7 +37,7 @@ class Home:
         self._held, self.manifest, self.snapshot = held, manifest, snapshot
         if verify:  # now that nobody removes what we look at
             folders.verify_files(self.path, manifest)
-        self.sequence = np.load(snapshot / folders.SEQUENCE, allow_pickle=False)
+        self.sequence = read_sequence(snapshot / folders.SEQUENCE)
         self.version = int(manifest["version"])
         """The version of the store that the snapshot stands for."""
 
@@ -45,6 +47,7 @@ class Home:
         path = Path(path)
         for attempt in range(TRIES):
             manifest = folders.read_manifest(path, verify=False)
+            consent.remember_manifest(manifest["settings"])
             try:
                 found = cls(path, manifest, verify)
             except (IndexCorrupt, OSError) as error:
@@ -58,7 +61,14 @@ class Home:
             return found
         raise AssertionError  # pragma: no cover  (the last attempt returns or raises)
 
+    @property
+    def read_only(self) -> CallslipError | None:
+        """Why this folder cannot be changed; None if it can."""
+        return self.store.read_only
+
     def _clean_up(self) -> None:
+        if self.read_only is not None:
+            return
         with folders.locked(self.path, wait=False) as ours:
             if not ours:
                 return
@@ -74,6 +84,8 @@ class Home:
     def write_generation(self, save: folders.Save, sequence: np.ndarray, version: int) -> None:
         """Make a new generation of what `save` writes, which stands for `version` of the store; then drop what it
         makes superfluous. The folder's lock must be held (`folders.locked`)."""
+        if self.read_only is not None:
+            raise self.read_only
         before = folders.read_manifest(self.path, verify=False)
         if before["index"] != self.manifest["index"]:
             raise CallslipError("the index was replaced by another one", "Load it again.")
@@ -88,9 +100,10 @@ class Home:
                 self.store.purge(version, sequence.tolist())
                 self.seal()
         except OSError as error:
+            failed = folders.not_written(self.path, error)
             raise CallslipError(
                 f"{self.path}: the new generation could not be written: {error.strerror}",
-                "The one before is in place. Free some space and try again.",
+                f"The one before is in place. {failed.remedy}",
             ) from None
         folders.remove_orphans(self.path, self.manifest)
 
@@ -99,7 +112,7 @@ class Home:
         assert isinstance(self.store, SqliteStore)
         self.store.settle()
         version, path = self.store.version(), self.store.path
-        entry = {"sha256": durable.sha256_of(path), "bytes": path.stat().st_size, "version": version}
+        entry = {"sha256": sha256_of(path), "bytes": path.stat().st_size, "version": version}
         if _log_is_empty(path) and self.store.version() == version:
             self.manifest = {**self.manifest, "store": {**self.manifest["store"], "seal": entry}}
             folders.write_manifest(self.path, self.manifest)
@@ -117,16 +130,37 @@ class Home:
         self._let_go()
 
 
+def accept_loss_of(path: str | Path) -> int:
+    """Take the store of an index for what it is, whatever was acknowledged once; how many versions that gives up."""
+    path = Path(path)
+    described = folders.read_manifest(path, verify=False)["store"]
+    if described["kind"] != "sqlite":
+        raise CallslipError(f"{path} keeps its documents in PostgreSQL", "Restore the database from its own backup.")
+    with folders.locked(path):
+        return accept_loss(path / described["file"])
+
+
+def read_sequence(path: Path) -> np.ndarray:
+    """The store's number of each row of a generation, rising."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a false length in its head allocates nothing
+        whole = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.int64
+    except (ValueError, EOFError, SyntaxError, OverflowError, TypeError) as error:
+        raise IndexCorrupt(path, f"is not an array of row numbers ({error})") from None
+    if not whole or (len(found) and found[0] < 1) or (np.diff(found) <= 0).any():
+        raise IndexCorrupt(path, "the numbers of rows do not rise")
+    return np.array(found)
+
+
 def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:
     """The store that a manifest names. One of another index, or an older one, is refused."""
     described = manifest["store"]
     if described["kind"] == "postgres":
         from callslip.storage.postgres_store import PostgresStore
 
+        consent.check_store(path, described["address"])
         store: Store = PostgresStore(described["address"], manifest["index"])
     else:
-        if not folders.OURS.fullmatch(described["file"]):
-            raise IndexCorrupt(path / folders.MANIFEST, f"it names a store outside the folder: {described['file']}")
         check_seal(path / described["file"], described.get("seal"))
         store = SqliteStore(path / described["file"])
     facts = store.facts()
@@ -143,16 +177,18 @@ def check_seal(path: Path, seal: Mapping[str, Any] | None) -> None:
     """A store that nobody has written to since its hash was taken must still have that hash."""
     if seal is None or not path.is_file() or not _log_is_empty(path):
         return
-    if path.stat().st_size == seal["bytes"] and durable.sha256_of(path) == seal["sha256"]:
+    if path.stat().st_size == seal["bytes"] and sha256_of(path) == seal["sha256"]:
         return
     try:
         store = SqliteStore(path)
         version = store.version()
         store.close()
+    except IndexCorrupt:
+        raise
     except CallslipError as error:
         raise IndexCorrupt(path, f"damaged: {error.problem}") from None
     # The log may have been empty only for a moment: a commit that came between has made a new version.
-    if version == seal["version"] and _log_is_empty(path) and durable.sha256_of(path) != seal["sha256"]:
+    if version == seal["version"] and _log_is_empty(path) and sha256_of(path) != seal["sha256"]:
         raise IndexCorrupt(path, "the file's contents are not what was saved (SHA-256 differs)")
 
 

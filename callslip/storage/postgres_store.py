@@ -16,11 +16,13 @@ from callslip.corpus.documents import Document
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, MissingExtra
 from callslip.storage.rows import (
     COMPARED,
+    DIGEST,
     Changes,
     Gone,
     NewRow,
     Row,
     already,
+    checked_facts,
     decoded,
     digest,
     encoded,
@@ -53,6 +55,19 @@ CREATE TABLE IF NOT EXISTS callslip_facts (
 COLUMNS = "seq, added, deleted, doc_id, title, text, metadata, code, parts, digest"
 _SELECT = f"SELECT {COLUMNS} FROM callslip_documents WHERE index = %s"
 _SELECT_TEXT = f"SELECT {COLUMNS.replace('parts', 'NULL')} FROM callslip_documents WHERE index = %s"
+# The digest of `rows.digest`, computed where the texts are.
+_LENGTH = "coalesce(octet_length(convert_to({0}, 'UTF8'))::text, 'None')"
+_TEXT = f"convert_to(' ' || {_LENGTH} || ':' || coalesce({{0}}, ''), 'UTF8')"
+_DIGESTED = " || ".join(
+    [
+        "convert_to(format('%%s %%s %%s', seq, added, coalesce(deleted::text, 'None')), 'UTF8')",
+        *(_TEXT.format(name) for name in ("doc_id", "title", "text", "metadata", "code")),
+    ]
+)
+_OUTLINE = (
+    f"SELECT seq, doc_id, metadata, digest = substring(sha256({_DIGESTED}) from 1 for {DIGEST}) "
+    "FROM callslip_documents WHERE index = %s"
+)
 _INSERT = f"INSERT INTO callslip_documents (index, {COLUMNS}) VALUES ({', '.join(['%s'] * 11)})"
 
 
@@ -90,6 +105,8 @@ class PostgresStore:
 
     poll_seconds = 0.5
     shared = True
+    read_only: CallslipError | None = None
+    detached = False
 
     def __init__(self, address: str, index: str) -> None:
         self.address, self.index = check_address(address), index
@@ -101,8 +118,11 @@ class PostgresStore:
 
     def facts(self) -> dict[str, str]:
         found: dict[str, str] = dict(self._ask(lambda c: c.execute(_FACTS, (self.index,)).fetchall()))
-        if found and found.get("digest") != facts_digest(found):
-            raise IndexCorrupt(self.place, "what the store says of itself is damaged")
+        try:
+            if found:
+                checked_facts(found)
+        except ValueError as error:
+            raise IndexCorrupt(self.place, str(error)) from None
         return found
 
     def version(self) -> int:
@@ -191,7 +211,11 @@ class PostgresStore:
         yield from (self._row(values) for values in self._walk(_SELECT))
 
     def outline(self) -> Iterator[tuple[int, str, str | None]]:
-        yield from self._walk("SELECT seq, doc_id, metadata FROM callslip_documents WHERE index = %s")
+        """seq, doc_id and metadata of all rows in the order of `seq`; the database itself compares the digests."""
+        for seq, doc_id, metadata, whole in self._walk(_OUTLINE):
+            if not whole:
+                raise IndexCorrupt(self.place, f"the row of document {doc_id!r} is not what was written")
+            yield seq, doc_id, metadata
 
     def _walk(self, select: str) -> Iterator[Any]:
         last = -1
@@ -231,7 +255,7 @@ class PostgresStore:
 
     def _ask(self, question: Callable[[psycopg.Connection], T]) -> T:
         """Run in one transaction. A connection that breaks is made again, until patience ends."""
-        end = time.monotonic() + PATIENCE
+        end, pause = time.monotonic() + PATIENCE, 0.1
         with self._lock:
             while True:
                 try:
@@ -241,15 +265,28 @@ class PostgresStore:
                         return question(self._open)
                 except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                     self.close()
-                    if time.monotonic() > end:
+                    if _refused(error):
+                        raise CallslipError(f"{self.place}: the database refuses the login: {error}", _LOGIN) from None
+                    if time.monotonic() + pause > end:
                         raise CallslipError(f"{self.place}: the database does not answer: {error}", _HELP) from None
-                    time.sleep(0.1)
+                    time.sleep(pause)
+                    pause = min(2 * pause, 1.0)
                 except psycopg.Error as error:
                     raise CallslipError(f"{self.place}: {error}", _HELP) from None
 
 
 _FACTS = "SELECT name, value FROM callslip_facts WHERE index = %s"
 _HELP = "See that the server runs, that you may connect, and that it has room; then try again."
+
+
+_LOGIN = "Check the user and the password (PGPASSWORD or ~/.pgpass), and that the user may connect to the database."
+_REFUSALS = ("authentication failed", "no password supplied", "pg_hba.conf", "role ", 'database "')
+
+
+def _refused(error: Exception) -> bool:
+    """Whether the server answered, and does not let us in: asking again would only look like an attack."""
+    state = getattr(error, "sqlstate", None) or ""
+    return state[:2] == "28" or state == "3D000" or ("FATAL" in str(error) and any(r in str(error) for r in _REFUSALS))
 
 
 def _set_facts(cursor: Any, index: str, facts: dict[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -11,13 +10,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from callslip.corpus.documents import NO_METADATA, Document
-from callslip.errors import BadSetting, CallslipError
+from callslip.corpus.documents import ID_CHARACTERS, NO_METADATA, Document
+from callslip.errors import BadSetting, CallslipError, closest
 
 DIGEST = 16
 """Bytes of a digest."""
 COMPARED = 50_000
-"""Names that a mistyped one is compared with, at most: an error should not take seconds."""
+"""Names that are read to find the one which a mistyped name may mean."""
 
 Parts = Mapping[str, np.ndarray]
 """What a method needs of a document besides its text, by name: its vector, its code, …"""
@@ -76,6 +75,12 @@ class Store(Protocol):
     """How long a reader may rely on the last version that it saw."""
     shared: bool
     """Whether other folders rely on it, too, so that nothing they may need is dropped."""
+    read_only: CallslipError | None
+    """Why nothing can be written to it; None if something can."""
+
+    @property
+    def detached(self) -> bool:
+        """Whether it is no longer the store that others see in this place."""
 
     def facts(self) -> dict[str, str]: ...
     def version(self) -> int: ...
@@ -95,6 +100,10 @@ def encoded(row: NewRow) -> tuple[str, str, str, str | None, str | None, bytes |
     d = row.document
     if not d.doc_id:
         raise BadSetting("a document without a doc_id", "Give every document its own doc_id.")
+    if len(d.doc_id) > ID_CHARACTERS:
+        raise BadSetting(
+            f"the doc_id {d.doc_id[:40]!r}… has {len(d.doc_id):,} characters", f"Use at most {ID_CHARACTERS}."
+        )
     try:
         for text in (d.doc_id, d.title, d.text):
             text.encode("utf-8")
@@ -161,6 +170,15 @@ def document_of(values: Sequence[Any]) -> Document:
     return Document(doc_id, text, title, json.loads(metadata) if metadata else NO_METADATA)
 
 
+def checked_facts(facts: Mapping[str, str]) -> None:
+    """ValueError if what a store says about itself is not what was written, or makes no sense."""
+    if facts.get("digest") != facts_digest(facts):
+        raise ValueError("what the store says of itself is damaged")
+    for name in ("version", "purged", "last", "rows"):
+        if not facts.get(name, "").isdecimal():
+            raise ValueError(f"what the store says of itself makes no sense: {name} is {facts.get(name)!r}")
+
+
 def facts_digest(facts: Mapping[str, str]) -> str:
     """Of what a store says about itself."""
     whole = json.dumps({name: facts[name] for name in sorted(facts) if name != "digest"})
@@ -173,7 +191,7 @@ def already(doc_id: str) -> CallslipError:
 
 def missing(doc_id: str, known: Collection[str] = ()) -> CallslipError:
     """The error that names a document which is not there, and the one of `known` that may be meant."""
-    close = difflib.get_close_matches(doc_id, known, n=1) if len(known) <= COMPARED else []
+    close = closest(doc_id, known)
     hint = f" The nearest name there is {close[0]!r}." if close else ""
     return CallslipError(
         f"there is no document {doc_id!r} in the index", f"It may be deleted already; check the doc_id.{hint}"

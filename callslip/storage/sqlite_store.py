@@ -1,10 +1,17 @@
-"""The embedded store: one SQLite file. A commit is on the disk before it returns (WAL, synchronous=FULL)."""
+"""The embedded store: one SQLite file. A commit is on the disk before it returns (WAL, synchronous=FULL).
+
+Beside it lies its ledger, which says what was acknowledged: see `callslip.storage.ledger`.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import secrets
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +20,8 @@ from urllib.parse import quote
 
 from callslip.corpus.documents import Document
 from callslip.errors import CallslipError, IndexCorrupt
+from callslip.runtime.patience import wait_for
+from callslip.storage import ledger
 from callslip.storage.rows import (
     COMPARED,
     Changes,
@@ -21,6 +30,7 @@ from callslip.storage.rows import (
     Row,
     already,
     checked,
+    checked_facts,
     decoded,
     digest,
     document_of,
@@ -33,7 +43,9 @@ FORMAT = "1"
 TOGETHER = 500
 """Rows that one question asks for: SQLite takes 999 values at most where it is old."""
 WAIT = 30.0
-"""Seconds that a writer waits for another."""
+"""Seconds that a reader waits while somebody recovers or truncates the log."""
+ATTEMPT = 0.2
+"""Seconds of one attempt to write; how many are made is a matter of the caller's patience."""
 SCHEMA = """
 CREATE TABLE documents (
     seq INTEGER PRIMARY KEY, added INTEGER NOT NULL, deleted INTEGER, doc_id TEXT NOT NULL, title TEXT NOT NULL,
@@ -60,12 +72,59 @@ def create(path: Path, index_id: str, rows: Iterable[tuple[NewRow, bool]]) -> in
         for count, (row, alive) in enumerate(rows, start=1):
             _insert(connection, count, 1, None if alive else 1, row)
         facts = {"format": FORMAT, "index": index_id, "version": "1", "purged": "0", "last": str(count)}
-        _set_facts(connection, facts | {"rows": str(count)})
+        mark = _new_mark()
+        _set_facts(connection, facts | {"rows": str(count), "mark": mark})
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
+    ledger.create(path, ledger.Entry(1, mark))
     return count
+
+
+_files: dict[tuple[int, int], int] = {}
+_users: Counter[tuple[int, int]] = Counter()
+_files_lock = threading.Lock()
+
+
+@contextmanager
+def _in_use(path: Path) -> Iterator[tuple[int, int]]:
+    """Count this process among the users of a database file; the last one closes the descriptor that hashing opened.
+
+    POSIX locks belong to the process, and closing any descriptor of a file drops all of them. If hashing closed its
+    own while a connection is open, SQLite in another process would take itself for the last one and delete the log.
+    """
+    found = path.stat()
+    file = found.st_dev, found.st_ino
+    with _files_lock:
+        _users[file] += 1
+    try:
+        yield file
+    finally:
+        with _files_lock:
+            _users[file] -= 1
+            if not _users[file]:
+                del _users[file]
+                if file in _files:
+                    os.close(_files.pop(file))
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a database file, which this process may have open."""
+    with _in_use(path) as file:
+        with _files_lock:
+            if file not in _files:
+                _files[file] = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            descriptor = _files[file]
+        digest, at = hashlib.sha256(), 0
+        while block := os.pread(descriptor, 1 << 20, at):
+            digest.update(block)
+            at += len(block)
+    return digest.hexdigest()
+
+
+class Detached(CallslipError):
+    """A store whose files were replaced or removed under an open connection: what it would write nobody would see."""
 
 
 class SqliteStore:
@@ -79,34 +138,54 @@ class SqliteStore:
         if not path.is_file():
             raise IndexCorrupt(path, "the file is missing")
         self._locks = threading.RLock(), threading.RLock()
+        self._counted = _in_use(path)
+        self._counted.__enter__()
+        self._closed = False
+        self._outlined = -1
+        """The last row whose digest was checked by an outline."""
+        self.read_only: CallslipError | None = None
+        """Why nothing can be written to it; None if something can."""
+        # In this order: a commit between the two leaves the store ahead, which is no loss.
+        acknowledged = ledger.last(path)
         with self._corruption_named():
             # Two connections: a search does not wait for the disk that a writer waits for.
-            self._reader, self._writer = self._connect(), self._connect()
+            self._reader, self._writer = self._connect(WAIT), self._connect(ATTEMPT)
             facts = self.facts()
         if facts.get("format") != FORMAT:
             raise IndexCorrupt(path, f"a store of format {facts.get('format')}; this version reads {FORMAT}")
+        _check_nothing_lost(path, facts, acknowledged)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, timeout: float) -> sqlite3.Connection:
         def connect(options: str) -> sqlite3.Connection:
             address = f"file:{quote(str(self.path.resolve()))}?{options}"
-            found = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=WAIT)
+            found = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout)
             found.execute("PRAGMA synchronous=FULL")
             found.execute("SELECT value FROM facts").fetchone()
             return found
 
+        if self.path.is_symlink():
+            self.read_only = behind_a_link(self.path)
+            return connect("mode=ro&immutable=1")
         try:
             return connect("mode=rw")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             # A read-only or full disk has no room for the files that writers share; without writers none are needed.
             if (wal := self.path.with_name(f"{self.path.name}-wal")).exists() and wal.stat().st_size:
                 raise
+            self.read_only = _not_written(self.path, error)
             return connect("mode=ro&immutable=1")
+
+    @property
+    def detached(self) -> bool:
+        """Whether commits were acknowledged that our connections cannot see, because their files are no longer those
+        in the folder."""
+        acknowledged = ledger.last(self.path)
+        return acknowledged is not None and self.version() < acknowledged.version
 
     def facts(self) -> dict[str, str]:
         with self._asking():
             found = dict(self._reader.execute("SELECT name, value FROM facts"))
-        if found.get("digest") != facts_digest(found):
-            raise IndexCorrupt(self.path, "what the store says of itself is damaged")
+            checked_facts(found)
         return found
 
     def version(self) -> int:
@@ -129,7 +208,8 @@ class SqliteStore:
                 except sqlite3.IntegrityError:
                     raise already(row.document.doc_id) from None
             rows = int(facts["rows"]) + len(add)
-            _set_facts(self._writer, facts | {"version": str(version), "last": str(last + len(add)), "rows": str(rows)})
+            made = {"version": str(version), "last": str(last + len(add)), "rows": str(rows), "mark": _new_mark()}
+            _set_facts(self._writer, facts | made)
         return version
 
     def changes(self, since: int) -> Changes:
@@ -145,7 +225,10 @@ class SqliteStore:
     def deleted(self) -> list[int]:
         """`seq` of every deleted document that is still stored."""
         with self._reading():
-            return [seq for (seq,) in self._reader.execute("SELECT seq FROM documents WHERE deleted IS NOT NULL")]
+            found = self._reader.execute(f"{_SELECT_TEXT} WHERE deleted IS NOT NULL").fetchall()
+            for values in found:
+                checked(values)
+            return [values[0] for values in found]
 
     def read(self, seqs: Sequence[int]) -> list[Document]:
         """Documents by `seq`; `Gone` if one of them is deleted, whoever did it."""
@@ -166,21 +249,35 @@ class SqliteStore:
 
     def rows(self) -> Iterator[Row]:
         """All rows in the order of `seq`, deleted ones, too, each checked."""
-        yield from (decoded(values) for values in self._walk(_SELECT))
+        for values in self._walk(_SELECT):
+            with self._corruption_named():
+                row = decoded(values)
+            yield row
 
     def outline(self) -> Iterator[tuple[int, str, str | None]]:
-        """seq, doc_id and metadata of all rows in the order of `seq`: without the texts, nearly all of the bytes."""
-        yield from self._walk("SELECT seq, doc_id, metadata FROM documents")
+        """seq, doc_id and metadata of all rows in the order of `seq`, each row checked by its digest.
 
-    def _walk(self, select: str) -> Iterator[Any]:
-        last = -1
+        Digests take in the texts, nearly all of the bytes. They are read once; a row that was checked changes no more.
+        """
+        known = self._outlined
+        if known:
+            yield from self._walk("SELECT seq, doc_id, metadata FROM documents", until=known)
+        for values in self._walk(_SELECT_TEXT, after=known):
+            with self._corruption_named():
+                checked(values)
+            known = values[0]
+            yield known, values[3], values[6]
+        self._outlined = max(self._outlined, known)
+
+    def _walk(self, select: str, after: int = -1, until: int = 2**62) -> Iterator[Any]:
+        last = after
         while True:  # by pages, so that a slow reader neither blocks others nor makes the log grow
             with self._reading():
-                page = self._reader.execute(f"{select} WHERE seq > ? ORDER BY seq LIMIT 1000", (last,)).fetchall()
+                question = f"{select} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 1000"
+                page = self._reader.execute(question, (last, until)).fetchall()
             if not page:
                 return
-            with self._corruption_named():
-                yield from page
+            yield from page
             last = page[-1][0]
 
     def purge(self, version: int, keep: Sequence[int]) -> None:
@@ -205,24 +302,32 @@ class SqliteStore:
             facts.pop("retired", None)
             self._writer.execute("DELETE FROM facts WHERE name = 'retired'")
             facts["version"] = str(int(facts["version"]) + 1)  # the file changes, and its seal no longer holds
+            facts["mark"] = _new_mark()
             _set_facts(self._writer, facts | {"retired": "1"} if retired else facts)
 
-    def copy_to(self, path: Path) -> None:
-        """A consistent copy, while others read and write."""
+    def copy_to(self, path: Path) -> int:
+        """A consistent copy, while others read and write; its version."""
         target = sqlite3.connect(path)
         try:
             with self._asking():
                 self._reader.backup(target)
             target.execute("PRAGMA journal_mode=WAL")
+            facts = dict(target.execute("SELECT name, value FROM facts"))
         except sqlite3.Error as error:
-            raise CallslipError(f"cannot write {path}: {error}", "Free some space, or choose another place.") from None
+            raise _not_written(path, error) from None
         finally:
             target.close()
+        ledger.create(path, _entry(facts))
+        return int(facts["version"])
 
     def settle(self) -> None:
         """Move what the log holds into the file itself."""
         with self._locks[1], self._corruption_named():
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._writer.execute(f"PRAGMA busy_timeout={int(WAIT * 1000)}")  # for readers who are about to finish
+            try:
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._writer.execute(f"PRAGMA busy_timeout={int(ATTEMPT * 1000)}")
 
     def verify(self) -> None:
         """Read everything, and raise `IndexCorrupt` if anything is not as it was written."""
@@ -240,9 +345,13 @@ class SqliteStore:
                 raise IndexCorrupt(self.path, f"{count} rows; there should be {facts['rows']}")
 
     def close(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        self._closed = True
         for connection in (getattr(self, "_reader", None), getattr(self, "_writer", None)):
             if connection is not None:
                 connection.close()
+        self._counted.__exit__(None, None, None)
 
     __del__ = close
 
@@ -275,21 +384,45 @@ class SqliteStore:
     @contextmanager
     def _writing(self, even_retired: bool = False) -> Iterator[dict[str, str]]:
         """A transaction that is on the disk when this ends, or was never there; gives the store's facts."""
+        if self.read_only is not None:
+            raise self.read_only
         with self._corruption_named(), self._locks[1]:
             try:
-                self._writer.execute("BEGIN IMMEDIATE")
+                wait_for(self._begun, self.place)
                 facts = dict(self._writer.execute("SELECT name, value FROM facts"))
-                if facts.get("digest") != facts_digest(facts):
-                    raise IndexCorrupt(self.path, "what the store says of itself is damaged")
+                checked_facts(facts)
                 if "retired" in facts and not even_retired:
                     raise CallslipError("the index was replaced by another one", "Load it again.")
+                self._check_attached(facts)
                 yield facts
+                made = _entry(dict(self._writer.execute("SELECT name, value FROM facts")))
                 self._writer.execute("COMMIT")
+                ledger.note(self.path, made)
             except sqlite3.OperationalError as error:
+                raise _not_written(self.path, error) from None
+            except OSError as error:
                 raise _not_written(self.path, error) from None
             finally:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
+
+    def _begun(self) -> bool:
+        """Begin to write, unless another process does."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                return False
+            raise
+        return True
+
+    def _check_attached(self, facts: dict[str, str]) -> None:
+        """Refuse to write where nobody would see it; give a store of an earlier version its ledger."""
+        acknowledged = ledger.last(self.path)
+        if acknowledged is None and "mark" not in facts:
+            ledger.create(self.path, _entry(facts))
+        elif acknowledged is None or int(facts["version"]) < acknowledged.version:
+            raise Detached(f"{self.path}: the files of the store were replaced or removed", "Load the index again.")
 
     @contextmanager
     def _corruption_named(self) -> Iterator[None]:
@@ -321,12 +454,80 @@ def _set_facts(connection: sqlite3.Connection, facts: dict[str, str]) -> None:
     connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", whole.items())
 
 
-def _not_written(path: Path, error: sqlite3.OperationalError) -> CallslipError:
-    if "readonly" in str(error) or not os.access(path.parent, os.W_OK):
-        return CallslipError(f"{path} may not be written", "Check the folder's permissions.")
-    if "locked" in str(error):
-        return CallslipError(f"{path}: another process has been writing for {WAIT:.0f} seconds", "Try again later.")
+def _new_mark() -> str:
+    return secrets.token_hex(16)
+
+
+def _entry(facts: dict[str, str]) -> ledger.Entry:
+    return ledger.Entry(int(facts["version"]), facts.get("mark", ""))
+
+
+def _check_nothing_lost(path: Path, facts: dict[str, str], acknowledged: ledger.Entry | None) -> None:
+    """A store must hold every commit that was acknowledged. It may hold one more, which nobody was told of."""
+    made = _entry(facts)
+    if acknowledged is None:
+        if made.mark:
+            raise IndexCorrupt(ledger.path_of(path), "the file is missing")
+        return
+    if made.version < acknowledged.version:
+        raise IndexCorrupt(
+            path,
+            f"it ends at version {made.version}, and version {acknowledged.version} was acknowledged: the last "
+            f"changes are lost, because {path.name}-wal was damaged or removed",
+            "Restore the folder from a copy. To go on without these changes: callslip check DIR --accept-loss.",
+        )
+    if made.version == acknowledged.version and made.mark != acknowledged.mark:
+        raise IndexCorrupt(path, f"its version {made.version} is not the one in {ledger.path_of(path).name}")
+
+
+def accept_loss(path: Path) -> int:
+    """Write the ledger anew for the store as it is; how many acknowledged versions that gives up."""
+    if path.is_symlink():
+        raise behind_a_link(path)
+    if not path.is_file():
+        raise IndexCorrupt(path, "the file is missing")
+    try:
+        acknowledged = ledger.last(path)
+    except IndexCorrupt:  # then it says nothing
+        acknowledged = None
+    connection = sqlite3.connect(path, timeout=WAIT)
+    try:
+        facts = dict(connection.execute("SELECT name, value FROM facts"))
+        checked_facts(facts)
+    except (sqlite3.Error, ValueError) as error:
+        raise IndexCorrupt(path, f"damaged: {error}") from None
+    finally:
+        connection.close()
+    made = _entry(facts)
+    if acknowledged != made:
+        ledger.create(path, made)
+    return max(0, (acknowledged or made).version - made.version)
+
+
+def behind_a_link(path: Path) -> CallslipError:
+    """Why an index is not changed whose files are links, as in the Hugging Face cache: what they name is shared."""
     return CallslipError(
-        f"{path}: nothing was changed, because it could not be written: {error}",
-        "See that the disk has room; then try again.",
+        f"{path} is a symbolic link, so this index is open for reading only",
+        f"Copy it, and change the copy: callslip snapshot {path.parent} COPY.",
     )
+
+
+def _not_written(path: Path, error: Exception) -> CallslipError:
+    """Why a write failed, as far as it can be told, with its remedy."""
+    said = str(getattr(error, "strerror", None) or error)
+    if "full" in said or getattr(error, "errno", None) == errno.ENOSPC or _no_room(path):
+        return CallslipError(f"{path}: nothing was changed, because the disk is full", "Free some space and try again.")
+    if "readonly" in said or not os.access(path.parent, os.W_OK):
+        return CallslipError(f"{path} may not be written", "Check the folder's permissions.")
+    return CallslipError(
+        f"{path}: nothing was changed, because it could not be written: {said}",
+        "Check that the folder exists and the disk is healthy; then try again.",
+    )
+
+
+def _no_room(path: Path) -> bool:
+    try:
+        found = os.statvfs(path.parent)
+    except (AttributeError, OSError):
+        return False
+    return found.f_blocks > 0 and found.f_bavail * found.f_frsize < 1 << 16

@@ -37,6 +37,7 @@ BAD_LINES = {
     "duplicate id as a number": (b'{"_id": 1, "text": ""}', "'1' was given before", "doc_id"),
     "empty id": (b'{"_id": "", "text": ""}', "id is empty", "_id"),
     "blank id": (b'{"_id": " \\t", "text": ""}', "id is empty", "_id"),
+    "long id": (b'{"_id": "' + b"x" * 513 + b'", "text": ""}', "513 characters; 512 are allowed", "_id"),
     "null id": (b'{"_id": null, "text": ""}', "must be an id.*null", "_id"),
     "true as id": (b'{"_id": true, "text": ""}', "must be an id.*boolean", "_id"),
     "no id": (b'{"text": "x"}', "missing; the line has 'text'", "_id"),

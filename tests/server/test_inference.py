@@ -108,14 +108,14 @@ def test_who_would_wait_too_long_is_refused_at_once(gated):
         await asyncio.to_thread(begun, retriever)
         inference._pace = 1.0
         waiting = [ask(inference, str(number)) for number in range(6)]
-        assert inference.full
+        assert inference.full()
         with pytest.raises(Busy):
             ask(inference, "one more")
         for _ in range(3):
             retriever.go.release()
         await first.answer
         assert [await job.answer for job in waiting] == [[[str(number)]] for number in range(6)]
-        assert not inference.full and inference._pace < 1.0
+        assert not inference.full() and inference._pace < 1.0
 
     asyncio.run(run())
 

@@ -48,6 +48,11 @@ class Recorder(durable.System):
         self.events.append(Event("write", self._of(descriptor), bytes(data[:count])))
         return count
 
+    def write_at(self, descriptor, data, offset):
+        super().write_at(descriptor, data, offset)
+        self.known.add(self._of(descriptor))
+        self.events.append(Event("overwrite", self._of(descriptor), data, str(offset)))
+
     def sync(self, descriptor):
         name = self._of(descriptor)
         path = self.root / name
@@ -88,6 +93,8 @@ def image(base: Path, events: list[Event], mode: str, target: Path) -> None:
     """The disk after these events and a power cut."""
     shutil.copytree(base, target)
     unsynced: dict[str, tuple[bytes, bytes]] = {}
+    overwritten: list[tuple[str, bytes, int]] = []
+    synced_over: list[tuple[str, bytes, int]] = []
     lasting = _lasting(events) if mode == "names lost" else [True] * len(events)
     for event, lasts in zip(events, lasting, strict=True):
         path = target / event.path
@@ -100,9 +107,14 @@ def image(base: Path, events: list[Event], mode: str, target: Path) -> None:
         elif event.kind == "write":
             synced, more = unsynced[event.path]
             unsynced[event.path] = (synced, more + event.data)
-        elif event.kind == "sync" and event.path in unsynced:
-            synced, more = unsynced[event.path]
-            unsynced[event.path] = (synced + more, b"")
+        elif event.kind == "overwrite":
+            overwritten.append((event.path, event.data, int(event.other)))
+        elif event.kind == "sync":
+            synced_over += [one for one in overwritten if one[0] == event.path]
+            overwritten = [one for one in overwritten if one[0] != event.path]
+            if event.path in unsynced:
+                synced, more = unsynced[event.path]
+                unsynced[event.path] = (synced + more, b"")
         elif event.kind == "rename" and lasts:
             _move(unsynced, event.path, event.other)
             if path.exists():
@@ -118,6 +130,11 @@ def image(base: Path, events: list[Event], mode: str, target: Path) -> None:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(synced + _left(more, mode))
+    for name, data, offset in [*synced_over, *((name, _left(data, mode), at) for name, data, at in overwritten)]:
+        if (target / name).is_file():
+            with (target / name).open("r+b") as file:
+                file.seek(offset)
+                file.write(data)
 
 
 def _left(more: bytes, mode: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 
 import pytest
 from recorder import MODES, Recorder, image
@@ -12,6 +13,7 @@ from callslip import api
 from callslip.corpus.documents import Document
 from callslip.errors import IndexCorrupt
 from callslip.runtime import durable
+from callslip.storage import ledger
 from callslip.storage.check import check
 from callslip.storage.sqlite_store import SqliteStore
 
@@ -37,7 +39,17 @@ def recorded(tmp_path, monkeypatch):
             store.settle()
             recorder.database(store.path)
 
+        note = ledger.note
+
+        def commit_and_note(path, entry):
+            connection = sqlite3.connect(path)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
+            recorder.database(path)
+            note(path, entry)
+
         monkeypatch.setattr(SqliteStore, "purge", purge_and_note)
+        monkeypatch.setattr(ledger, "note", commit_and_note)
         monkeypatch.setattr(durable, "system", recorder)
         operation(root / "index")
         monkeypatch.undo()

@@ -96,6 +96,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 import word_codes
 word_codes.register()
+from contextlib import suppress
 from pathlib import Path
 from callslip import api
 from callslip.corpus.documents import Document
@@ -116,6 +117,7 @@ for n in range(10_000):
     state[f"new{n}"] = f"text {n} " + "x" * 2000
 assert failed is not None and failed.remedy, "the disk never filled"
 assert "Traceback" not in str(failed)
+assert "full" in failed.problem and "space" in failed.remedy, failed
 assert word_codes.state_of(index) == state, "a full disk must go on answering"
 try:
     index.compact()
@@ -124,6 +126,19 @@ except CallslipError as error:
 assert word_codes.state_of(index) == state
 index.close()
 assert word_codes.contents(path) == state, "and open again"
+with suppress(OSError), (Path(sys.argv[1]) / "filler").open("wb", buffering=0) as filler:
+    while True:
+        filler.write(bytes(512))
+index = api.load(path)  # there is not even room for the files that SQLite shares
+assert word_codes.state_of(index) == state
+try:
+    index.add([Document("late", "no room")])
+except CallslipError as error:
+    assert "full" in error.problem and "space" in error.remedy, error
+else:
+    raise AssertionError("the disk is full")
+index.close()
+(Path(sys.argv[1]) / "filler").unlink()
 (Path(sys.argv[1]) / "ballast").unlink()
 index = api.load(path)
 index.delete(["d1"])
@@ -152,6 +167,57 @@ def test_a_full_disk_goes_on_answering(tmp_path):
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    assert "answered" in done.stdout
+
+
+READ_ONLY = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[2])
+import word_codes
+word_codes.register()
+from pathlib import Path
+from callslip import api
+from callslip.corpus.documents import Document
+from callslip.errors import CallslipError
+from callslip.storage.check import check
+from callslip.storage.copies import copy_index
+
+path = Path(sys.argv[1]) / "index"
+texts = {f"d{n}": f"text {n}" for n in range(20)}
+word_codes.make_index(path, texts)
+subprocess.run(["mount", "-o", "remount,ro", sys.argv[1]], check=True)
+index = api.load(path)
+assert word_codes.state_of(index) == texts
+for change in (index.compact, lambda: index.add([Document("x", "y")]), lambda: index.delete(["d1"]),
+               lambda: copy_index(path, Path(sys.argv[1]) / "copy"), lambda: word_codes.make_index(path, texts)):
+    try:
+        change()
+    except CallslipError as error:
+        assert error.remedy and "space" not in error.remedy, error
+    else:
+        raise AssertionError("a read-only disk was written")
+assert word_codes.state_of(index) == texts
+copy_index(path, Path(sys.argv[3]) / "copy")
+assert word_codes.contents(Path(sys.argv[3]) / "copy") == texts
+check(path)
+print("answered")
+"""
+
+
+def test_a_read_only_disk_is_searched_and_not_changed(tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare(1) to mount a disk")
+    (tmp_path / "disk").mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(READ_ONLY)
+    run = f"{sys.executable} {program} {tmp_path / 'disk'} {Path(__file__).parent} {tmp_path}"
+    mount = f"mount -t tmpfs -o size=8m tmpfs {tmp_path / 'disk'}"
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", f"{mount} && exec {run}"], capture_output=True, text=True, check=False
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
     assert "answered" in done.stdout
 

@@ -225,3 +225,57 @@ def test_the_commands(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"_id": "ok", "text": "fine"}\n{"_id": "torn", "te\n')
     assert "bad.jsonl:2" in run("add", index, tmp_path / "bad.jsonl", code=2)
     assert "added 1" in run("add", index, tmp_path / "bad.jsonl", "--skip-bad")
+
+
+def test_changed_metadata_is_seen_by_whoever_filters(new_index, tmp_path):
+    """A byte of a fitted row's metadata would make a filter miss the document without a word."""
+    from callslip.filters.filter import Filter
+
+    new_index(tmp_path / "index", FIRST)
+    index = api.load(tmp_path / "index")
+    index.update([Document("b", "two", "title", {"year": 2020, "name": "größer"})])
+    index.compact()
+    index.add([Document("d", "four", "", {"year": 2021})])
+    index.delete(["c"])
+    assert index.rows.mask(Filter({"year": 2020})).sum() == 1
+    index.close()
+    home = Home.open(tmp_path / "index")
+    change = "SET metadata = replace(metadata, '2020', '2030') WHERE doc_id = 'b' AND deleted IS NULL"
+    if hasattr(home.store, "path"):
+        home.store._writer.execute(f"UPDATE documents {change}")
+    else:
+        import psycopg
+
+        with psycopg.connect(home.store.address) as connection:
+            connection.execute(f"UPDATE callslip_documents {change} AND index = %s", (home.store.index,))
+    home.close()
+    with pytest.raises(IndexCorrupt, match="'b'"):
+        api.load(tmp_path / "index").rows.mask(Filter({"year": 2020}))
+    with pytest.raises(IndexCorrupt, match="'b'"):
+        api.load(tmp_path / "index").row_of()
+
+
+def test_an_id_that_the_api_could_not_address_is_refused(new_index, tmp_path):
+    from callslip.corpus.documents import Corpus
+
+    new_index(tmp_path / "index", FIRST)
+    index = api.load(tmp_path / "index")
+    with pytest.raises(BadSetting, match="513 characters"):
+        index.add([Document("x" * 513, "text")])
+    index.add([Document("x" * 512, "text")])
+    assert "x" * 512 in index.row_of()
+    index.close()
+    with pytest.raises(BadSetting, match="513 characters"):
+        Corpus([Document("x" * 513, "text")])  # before hours of training
+
+
+def test_a_row_that_only_seems_deleted_is_seen(tmp_path):
+    import word_codes
+
+    word_codes.make_index(tmp_path / "index", FIRST)
+    home = Home.open(tmp_path / "index")
+    home.commit([], ["a"])
+    home.store._writer.execute("UPDATE documents SET deleted = 2 WHERE doc_id = 'b'")
+    home.close()
+    with pytest.raises(IndexCorrupt, match="'b'"):
+        api.load(tmp_path / "index")

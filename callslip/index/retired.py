@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from callslip.methods import find
-from callslip.settings import describe
+from callslip.settings import make
 
-RETIRED: dict[str, Any] = {
-    # Now constants. A saved model keeps the values that it was trained with: they are in its model.json.
+S = TypeVar("S")
+
+CONSTANTS: dict[str, Any] = {
     "memory_slots": 2,
     "indexer_hidden": 256,
     "indexer_dropout": 0.2,
@@ -21,7 +22,10 @@ RETIRED: dict[str, Any] = {
     "quantisation_weight": 1.0,
     "code_noise": 0.1,
     "neighbourhood": 256,
-    # Of methods in which they never acted.
+}
+"""Settings that are constants today. A saved model keeps the values it was trained with: they are in its model.json."""
+RETIRED: dict[str, Any] = CONSTANTS | {
+    # Settings of methods in which they never acted.
     "queries": "auto",
     "items": "both",
     "history_length": 20,
@@ -41,17 +45,20 @@ RETIRED: dict[str, Any] = {
     "seq2seq_codes": "tokens",
     "seq2seq_length": 64,
 }
-"""Retired names, and the values that had no effect or are constants today."""
+"""Names that manifests of earlier versions may hold, and their former defaults."""
 
 
-def without_retired(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest's settings without those that the method no longer has. A warning names values that had an effect."""
-    known = {field.name for field in describe(find(method).load().Settings)}
+def saved_settings(cls: type[S], values: Mapping[str, Any]) -> S:
+    """Settings that this or an earlier version saved, without those that the method no longer has.
+
+    A warning names retired settings whose values had an effect.
+    """
+    known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     gone = {name: value for name, value in values.items() if name not in known and name in RETIRED}
-    changed = [f"{name}={value}" for name, value in gone.items() if value != RETIRED[name] and name != "seq2seq_codes"]
+    changed = [f"{name}={value}" for name, value in gone.items() if value != RETIRED[name] and name in CONSTANTS]
     if changed:
         warnings.warn(
             f"this index was fitted with {', '.join(changed)}: retired settings, which a new fit will not have",
             stacklevel=3,
         )
-    return {name: value for name, value in values.items() if name not in gone}
+    return make(cls, {name: value for name, value in values.items() if name not in gone})

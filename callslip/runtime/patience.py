@@ -1,0 +1,59 @@
+"""How long to wait for another process that holds a lock, and who is told of the waiting.
+
+A command waits for minutes and says so; a request to a server has a deadline. Both use the same locks, so the patience
+is a property of the caller's context, not of the lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from callslip.errors import CallslipError
+
+STEP = 0.05
+"""Seconds between two attempts to take a lock."""
+QUIET = 1.0
+"""Seconds of waiting before anybody is told."""
+
+
+class Locked(CallslipError):
+    """Another process has held a lock for longer than the caller wanted to wait. Nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    seconds: float = 30.0
+    tell: Callable[[str], None] = lambda text: None
+
+
+_current: ContextVar[Patience] = ContextVar("patience", default=Patience())  # noqa: B039  (it is frozen)
+
+
+@contextmanager
+def patience(seconds: float, tell: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Wait at most so long for every lock that is taken inside; `tell` gets a line once it takes over a second."""
+    token = _current.set(Patience(seconds, tell))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def wait_for(take: Callable[[], bool], what: str) -> None:
+    """Call `take` until it succeeds; `Locked` when patience ends."""
+    current, began, told = _current.get(), time.monotonic(), False
+    while not take():
+        waited = time.monotonic() - began
+        if waited >= current.seconds:
+            raise Locked(
+                f"{what}: another process has been writing for {current.seconds:.0f} seconds",
+                "Nothing was changed. Try again when it has finished.",
+            )
+        if waited >= QUIET and not told:
+            current.tell(f"waiting for another process that writes to {what}")
+            told = True
+        time.sleep(STEP)
