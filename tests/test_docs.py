@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from callslip.cli import app
+from callslip.cli import app, register
 from callslip.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -21,19 +21,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    from callslip.cli import (  # noqa: F401
-        compare,
-        demo,
-        evaluate,
-        fit,
-        inspect,
-        living,
-        methods,
-        report,
-        search,
-        serve,
-    )
-
+    register()
     return [command.callback.__name__ for command in app.registered_commands]
 
 

@@ -38,24 +38,35 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
+def register() -> None:
+    """Import every command: a module of this package that defines one registers it."""
+    from callslip.cli import (  # noqa: F401
+        add,
+        check,
+        compact,
+        compare,
+        delete,
+        demo,
+        evaluate,
+        fit,
+        inspect,
+        methods,
+        report,
+        search,
+        serve,
+        share,
+        snapshot,
+        update,
+    )
+
+
 def main() -> None:
     """Run a command. User errors are printed without a traceback; an interrupt ends with 130."""
     threads.prepare(searching=sys.argv[1:2] in SEARCHING)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor a caller's own
         signal.signal(signal.SIGINT, outside_imports(signal.default_int_handler))
     terminal.guard()
-    from callslip.cli import (  # noqa: F401  (they register)
-        compare,
-        demo,
-        evaluate,
-        fit,
-        inspect,
-        living,
-        methods,
-        report,
-        search,
-        serve,
-    )
+    register()
 
     try:
         with patience(WAIT, terminal.say):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -23,7 +23,7 @@ from callslip.errors import CallslipError, IndexCorrupt
 from callslip.runtime.patience import Locked, patience
 from callslip.server import responses
 from callslip.server.errors import ApiError, Busy, TooLate, body_of
-from callslip.server.guard import Guard, Hosts
+from callslip.server.guard import Guard, Hosts, Receive, Send
 from callslip.server.inference import Inference, Job
 from callslip.server.keys import Keys
 from callslip.server.limits import Limits
@@ -152,11 +152,14 @@ class Server:
         self.readers.shutdown(wait=False, cancel_futures=True)
 
 
-class Application(Guard):
-    """FastAPI behind the guard, and what its routes work with."""
+class Application:
+    """The ASGI application: FastAPI behind the guard, and the server that its routes work with."""
 
-    server: Server
-    fastapi: FastAPI
+    def __init__(self, guard: Guard, server: Server, fastapi: FastAPI) -> None:
+        self.guard, self.server, self.fastapi = guard, server, fastapi
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await self.guard(scope, receive, send)
 
 
 def create_app(
@@ -201,7 +204,7 @@ def create_app(
         route = getattr(scope.get("route"), "path", "other")
         server.metrics.requests.labels(route, str(status)).inc()
 
-    whole = Application(
+    guard = Guard(
         app,  # type: ignore[arg-type]
         keys=keys,
         hosts=Hosts(host, names),
@@ -210,8 +213,7 @@ def create_app(
         full=server.inference.full,
         seen=seen,
     )
-    whole.server, whole.fastapi = server, app
-    return whole
+    return Application(guard, server, app)
 
 
 def _handle_errors(app: FastAPI) -> None:

@@ -104,7 +104,10 @@ class LeftOut(Answer):
     documents: int
 
 
-class Node(ShortNode):
+class Node(Answer):
+    token: int
+    name: str
+    documents: int
     end: bool
     words: list[str]
     children: list[ShortNode] | None = None

@@ -181,7 +181,7 @@ def _add_documents(app: FastAPI, server: Server) -> None:
     async def add(body: schema.AddRequest) -> Response:
         """Add documents, all or none. They are found when this is answered, and on the disk."""
         one = server.index(body.index)
-        documents = [new.made(new.doc_id) for new in body.documents]
+        documents = [new.made() for new in body.documents]
         if len({document.doc_id for document in documents}) < len(documents):
             raise ApiError(409, "a doc_id occurs twice", "Give every document its own.")
         replace = body.on_conflict == "replace"

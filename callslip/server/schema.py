@@ -182,21 +182,32 @@ class ExplainRequest(Strict):
         return self
 
 
+DocumentText = Annotated[str, Field(max_length=limits.TEXT_CHARACTERS)]
+Title = Annotated[str, Field(max_length=limits.TITLE_CHARACTERS)]
+Metadata = Annotated[dict[str, Any], Field(max_length=limits.METADATA_FIELDS), AfterValidator(_plain)]
+
+
 class NewText(Strict):
     """A document without its name, which the address gives."""
 
-    text: str = Field(max_length=limits.TEXT_CHARACTERS)
-    title: str = Field(default="", max_length=limits.TITLE_CHARACTERS)
-    metadata: Annotated[dict[str, Any], Field(max_length=limits.METADATA_FIELDS), AfterValidator(_plain)] = {}
+    text: DocumentText
+    title: Title = ""
+    metadata: Metadata = {}
 
     def made(self, doc_id: str) -> Document:
         return Document(doc_id, self.text, self.title, self.metadata)
 
 
-class NewDocument(NewText):
+class NewDocument(Strict):
     """A document to add."""
 
     doc_id: DocumentName
+    text: DocumentText
+    title: Title = ""
+    metadata: Metadata = {}
+
+    def made(self) -> Document:
+        return Document(self.doc_id, self.text, self.title, self.metadata)
 
 
 class AddRequest(Strict):

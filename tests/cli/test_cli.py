@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
-from callslip.cli import app, main
+from callslip.cli import app, main, register
 
 FAST = ["--set", "encoder=scratch", "--set", "epochs=10", "--set", "decoder_width=32", "--set", "width=4"]
 
@@ -35,8 +35,7 @@ def data(small_corpus, tmp_path_factory):
 
 def run(*arguments, input: str | None = None):
     """Run in this process through `main`, so that errors end as they do for a user."""
-    from callslip.cli import compare, demo, evaluate, fit, inspect, living, methods, search  # noqa: F401
-
+    register()
     return CliRunner().invoke(app, [str(a) for a in arguments], input=input)
 
 

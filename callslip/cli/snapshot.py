@@ -1,0 +1,22 @@
+"""callslip snapshot: copy an index in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+
+@app.command()
+def snapshot(
+    index: options.IndexArgument,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
+) -> None:
+    """Copy an index as it is at one moment, while others search and change it."""
+    from callslip.storage.copies import copy_index
+
+    copy_index(index, out)
+    options.say(f"copied {index} to {out}")
