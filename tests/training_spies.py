@@ -12,7 +12,7 @@ import pytest
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
-from callslip.encoders.text_vectors import TextVectors
+from callslip.encoders.encoder import TextVectors
 from callslip.methods import make
 from callslip.training import loop
 from callslip.training.texts import Texts

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
-from callslip.encoders.text_vectors import TextVectors
+from callslip.encoders.encoder import TextVectors
 from callslip.errors import Unsupported
 from callslip.identifiers.makers import CodeMaker
 from callslip.identifiers.table import Identifiers

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
     from callslip.decoders.writer import CodeWriter
-    from callslip.encoders.text_vectors import TextVectors
+    from callslip.encoders.encoder import TextVectors
     from callslip.index.rows import Rows
 
 T5 = "t5"
