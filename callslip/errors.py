@@ -1,7 +1,7 @@
-"""The one family of errors that a user is meant to read.
+"""User-facing errors.
 
-Every message says what is wrong, where, and what to do about it. The command line prints it without a
-traceback and exits with the error's `exit_code`; anything else that escapes is a bug of ours.
+Every message says what is wrong, where, and what to do about it. The command line prints it without a traceback and
+exits with the error's `exit_code`; any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class CallslipError(Exception):
-    """Base of all user-facing errors: a problem and, where there is one, its remedy."""
+    """Base class of user-facing errors: a problem and, if there is one, its remedy."""
 
     exit_code = 2
 
@@ -22,7 +22,7 @@ class CallslipError(Exception):
 
 
 class BadInput(CallslipError):
-    """A file that cannot be taken as it is. Names the file, and the line and field where they are known."""
+    """An invalid input file. The message gives the file and, if known, line and field."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class BadInput(CallslipError):
 
 
 class BadSetting(CallslipError):
-    """A setting, option or argument with a value that makes no sense."""
+    """An invalid value of a setting, option or argument."""
 
 
 COMPARED, LONGEST = 500, 64
@@ -63,7 +63,7 @@ def closest(name: str, known: Iterable[str], n: int = 1, cutoff: float = 0.6) ->
 
 
 class UnknownName(CallslipError):
-    """A name (method, encoder, measure, setting, format) that is not one of the known ones."""
+    """An unknown name of a method, encoder, measure, setting or format."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -82,15 +82,15 @@ class MissingExtra(CallslipError):
 
 
 class Unsupported(CallslipError):
-    """Something that this method cannot do; the remedy says what can."""
+    """An operation that the method does not support; the remedy names an alternative."""
 
 
 class NotAnIndex(CallslipError):
-    """A folder that is not a saved index, or one of a format that this version does not read."""
+    """A folder that is not a saved index, or has a format that this version cannot read."""
 
 
 class IndexCorrupt(CallslipError):
-    """A saved index whose files are not what its manifest says."""
+    """A saved index whose files do not match its manifest."""
 
     exit_code = 3
 
@@ -100,15 +100,15 @@ class IndexCorrupt(CallslipError):
 
 
 class TrainingFailed(CallslipError):
-    """Training that cannot go on: collapsed codes, or a loss that is not a number."""
+    """Training failed: collapsed codes, or a loss that is not finite."""
 
     exit_code = 4
 
 
 class TrainingStopped(CallslipError):
-    """Training that was asked to stop, and saved where it was."""
+    """Training was stopped on request, after saving its state."""
 
     def __init__(self, problem: str, remedy: str = "", *, signal: int = 2) -> None:
         super().__init__(problem, remedy)
         self.signal = signal
-        self.exit_code = 128 + signal  # as a shell reports a process that a signal ended
+        self.exit_code = 128 + signal  # the shell's convention for a process ended by a signal

@@ -1,8 +1,8 @@
-"""Settings live where they act: a dataclass in the method's folder, a docstring under each field.
+"""Settings are dataclasses in the methods' folders, with a docstring under each field.
 
-A method's settings are its own fields and the groups that it opts into (encoder, texts, decoder, …), which are base
-classes. This module turns such a dataclass into what the rest needs: values parsed from `key=value` strings and TOML
-files, and a description of every field for `callslip methods` and the docs.
+A method's settings are its own fields and those of the groups that it opts into (encoder, texts, decoder, …), which are
+base classes. This module parses values from `key=value` strings and TOML files, and describes the fields for `callslip
+methods` and the docs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from callslip.errors import BadSetting, UnknownName
 
 S = TypeVar("S")
 IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-"""What may be written for a setting of each kind."""
+"""Description of each type of setting, for error messages."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One setting, described."""
+    """Description of a setting."""
 
     name: str
     kind: str
@@ -41,8 +41,7 @@ class Field:
 
 @functools.cache
 def describe(settings: type) -> tuple[Field, ...]:
-    """Every field of a settings class with the docstring that stands under it: the method's own, then group by
-    group."""
+    """Every field of a settings class with its docstring: the method's own, then those of its groups."""
     helps: dict[str, str] = {}
     groups: dict[str, str] = {}
     for base in reversed(settings.__mro__):
@@ -112,7 +111,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     options = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         if value not in options:
-            raise BadSetting(f"setting {name!r}: {value!r} is not one of the choices", f"Choose: {_kind_name(hint)}.")
+            raise BadSetting(f"setting {name!r}: {value!r} is not a valid choice", f"Choose: {_kind_name(hint)}.")
         return value
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         if value is None or (isinstance(value, str) and value.lower() == "none"):
@@ -126,7 +125,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         return _convert_plain(value, hint)
     except (TypeError, ValueError, KeyError):
         remedy = f"Write {IN_WORDS[hint]}." if hint in IN_WORDS else ""
-        raise BadSetting(f"setting {name!r}: cannot read {value!r} as {_kind_name(hint)}", remedy) from None
+        raise BadSetting(f"setting {name!r}: cannot parse {value!r} as {_kind_name(hint)}", remedy) from None
 
 
 def _convert_plain(value: Any, hint: Any) -> Any:
@@ -148,7 +147,7 @@ def _convert_plain(value: Any, hint: Any) -> Any:
 
 
 def check_range(settings: Any, **least: float) -> None:
-    """Refuse numbers below a minimum, before any work is done."""
+    """Reject numbers below a minimum, before any work is done."""
     for name, lowest in least.items():
         value = getattr(settings, name)
         if value is not None and not lowest <= value < math.inf:
@@ -156,7 +155,7 @@ def check_range(settings: Any, **least: float) -> None:
 
 
 def check_positive(settings: Any, *names: str) -> None:
-    """Refuse numbers that are not greater than 0."""
+    """Reject numbers that are not greater than 0."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not 0 < value < math.inf:
@@ -164,7 +163,7 @@ def check_positive(settings: Any, *names: str) -> None:
 
 
 def check_share(settings: Any, *names: str, below: bool = False) -> None:
-    """Refuse numbers outside [0, 1], or outside [0, 1) with `below`."""
+    """Reject numbers outside [0, 1], or outside [0, 1) with `below`."""
     for name in names:
         value = getattr(settings, name)
         if not 0 <= value <= 1 or (below and value == 1):
@@ -181,7 +180,7 @@ def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str
         if not sign or not name.strip():
             example = "epochs=5" if option == "--set" else "text=body"
             raise BadSetting(
-                f"cannot read {option} {assignment!r}", f"Write it as key=value, for example {option} {example}."
+                f"cannot parse {option} {assignment!r}", f"Write it as key=value, for example {option} {example}."
             )
         values[name.strip()] = value.strip()
     return values

@@ -16,9 +16,7 @@ def delete(
     store: options.StoreOption = None,
 ) -> None:
     """Delete documents from an index. The model's weights may remember them until the next fit."""
-    from callslip.storage.home import Home
+    from callslip import api
 
-    home = Home.open(index)  # no model is needed to forget
-    home.commit([], doc_ids)
-    home.close()
+    api.delete(index, doc_ids)
     options.say(f"deleted {options.counted(len(set(doc_ids)), 'document')} from {index}")

@@ -15,7 +15,7 @@ def share(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="postgresql://host/name, without a password.")],
 ) -> None:
     """Move an index's documents into PostgreSQL, for several machines that serve one index."""
-    from callslip.storage.copies import share_index
+    from callslip import api
 
-    share_index(index, address)
+    api.share(index, address)
     options.say(f"{index} keeps its documents in {address}; copy the folder to every machine that serves it")

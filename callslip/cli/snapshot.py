@@ -16,7 +16,7 @@ def snapshot(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
 ) -> None:
     """Copy an index as it is at one moment, while others search and change it."""
-    from callslip.storage.copies import copy_index
+    from callslip import api
 
-    copy_index(index, out)
+    api.snapshot(index, out)
     options.say(f"copied {index} to {out}")

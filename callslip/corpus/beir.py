@@ -1,4 +1,4 @@
-"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, each of them plain or gzipped."""
+"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, each plain or gzipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callslip.errors import BadInput
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of the names that is a file in the folder, plain before gzipped."""
+    """The first of `names` that exists in the folder; a plain file is preferred to a gzipped one."""
     return next(
         (folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()),
         None,
@@ -25,11 +25,11 @@ def is_beir(folder: Path) -> bool:
 
 
 def read_beir(folder: str | Path, intake: Intake, columns: Columns | None = None, *, judged: bool = True) -> Corpus:
-    """A BEIR folder; documents alone if `judged` is false or if there is nothing more."""
+    """Read a BEIR folder; only its documents if `judged` is false or it has no queries."""
     folder = Path(folder)
     file = find_file(folder, "corpus.jsonl")
     if file is None:
-        raise BadInput(folder, "no corpus.jsonl or corpus.jsonl.gz here", remedy="Give a BEIR folder.")
+        raise BadInput(folder, "no corpus.jsonl or corpus.jsonl.gz in this folder", remedy="Give a BEIR folder.")
     corpus = Corpus(read_documents(file, read_rows(file, "jsonl", intake), intake, columns))
     queries = find_file(folder, "queries.jsonl")
     if not judged or not queries:

@@ -30,9 +30,9 @@ class Question:
 def demo_corpus(limit: int | None = None) -> Corpus:
     """The standard library as the corpus "python-stdlib", with judged questions in the splits train and test.
 
-    `limit` keeps that many documents for a quick run: first those that answer questions, so that a small
-    corpus can still be evaluated. Questions without an answer in the corpus are left out; in the whole corpus
-    that happens only where the platform lacks the function (`os.getloadavg` on Windows).
+    `limit` keeps that many documents for a quick run, answers to questions first, so that a small corpus can
+    still be evaluated. Questions without an answer in the corpus are dropped; in the full corpus that happens
+    only where the platform lacks the function (`os.getloadavg` on Windows).
     """
     if limit is not None and limit < 1:
         raise BadSetting(f"limit is {limit}", "Keep at least one document, or leave the limit out for all of them.")
@@ -46,14 +46,14 @@ def demo_corpus(limit: int | None = None) -> Corpus:
     for number, question in enumerate(questions, start=1):
         grades = {doc_id: 1 for doc_id in question.answers if doc_id in present}
         if grades:
-            query_id = f"q{number:03d}"  # the number is the question's place in the file, whatever the limit
+            query_id = f"q{number:03d}"  # the question's position in the file, so ids do not depend on the limit
             queries[query_id] = Query(query_id, question.text)
             judgements[question.split][query_id] = grades
     return Corpus(documents, queries, judgements, name="python-stdlib")
 
 
 def _answers_first(documents: list[Document], questions: list[Question], limit: int) -> list[Document]:
-    """`limit` of the documents, answers before others, in the order of the corpus."""
+    """Keep `limit` documents, preferring answers, in corpus order."""
     rows = {document.doc_id: row for row, document in enumerate(documents)}
     answers = [rows[doc_id] for question in questions for doc_id in question.answers if doc_id in rows]
     kept = list(dict.fromkeys([*answers, *range(len(documents))]))[:limit]
@@ -61,7 +61,7 @@ def _answers_first(documents: list[Document], questions: list[Question], limit: 
 
 
 def load_questions(path: str | Path = QUESTIONS) -> list[Question]:
-    """Questions of a tab-separated file: split, question, and the doc_ids that answer it, between spaces."""
+    """Read a tab-separated file of questions: split, question, and the space-separated doc_ids that answer it."""
     path = Path(path)
     lines = path.read_text(encoding="utf-8").split("\n")
     if lines[0].split("\t") != HEADER:
@@ -69,12 +69,12 @@ def load_questions(path: str | Path = QUESTIONS) -> list[Question]:
     questions: list[Question] = []
     asked: dict[str, int] = {}
     for number, line in enumerate(lines[1:], start=2):
-        if not line and number == len(lines):  # what follows the last newline
+        if not line and number == len(lines):  # the empty string after the last newline
             break
         question = _question(path, number, line)
         key = question.text.casefold()
         if key in asked:
-            raise BadInput(path, f"the question of line {asked[key]} again", line=number, field="question")
+            raise BadInput(path, f"repeats the question of line {asked[key]}", line=number, field="question")
         asked[key] = number
         questions.append(question)
     return questions
@@ -88,7 +88,7 @@ def _question(path: Path, number: int, line: str) -> Question:
     if split not in SPLITS:
         raise BadInput(path, f"{split!r} is not one of {', '.join(SPLITS)}", line=number, field="split")
     if not text.strip() or text != text.strip():
-        raise BadInput(path, "empty, or with spaces around it", line=number, field="question")
+        raise BadInput(path, "empty, or has leading or trailing spaces", line=number, field="question")
     doc_ids = tuple(answers.split())
     if not doc_ids or len(set(doc_ids)) != len(doc_ids):
         raise BadInput(path, "no doc_id, or the same one twice", line=number, field="answers")

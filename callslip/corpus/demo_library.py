@@ -1,8 +1,8 @@
-"""Reads the standard library's own documentation from the running interpreter: one document a name.
+"""Reads the standard library's documentation from the running interpreter: one document per public name.
 
-The list of modules is explicit because importing whatever is found is not safe: some modules open a browser,
-print a poem, touch the terminal or warn that they will be removed. Names that several modules share are
-kept once, under the name that people write (`os.path.join`, not `posixpath.join`).
+The list of modules is explicit because importing every module is not safe: some open a browser, print a poem,
+touch the terminal or raise a deprecation warning. An object that several modules share is kept once, under its
+usual name (`os.path.join`, not `posixpath.join`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 from callslip.corpus.documents import Document
 
-# Modules that every Python from 3.11 to 3.14 has; one that this platform lacks is skipped. Left out on
-# purpose: what 3.12 or 3.13 removed; what acts when imported (antigravity, this, readline) or imports such a
-# module (pdb, doctest); Tk, which depends on the machine; tests and internals; what few ask about (curses).
+# Modules of Python 3.11 to 3.14; modules that the platform lacks are skipped. Excluded on purpose: modules removed
+# in 3.12 or 3.13; modules with side effects on import (antigravity, this, readline) or that import one (pdb,
+# doctest); Tk, which depends on the machine; tests and internals; and rarely used modules (curses).
 _MODULES = """
 builtins
 abc argparse array ast asyncio atexit base64 binascii bisect bz2 calendar collections collections.abc colorsys
@@ -40,9 +40,9 @@ webbrowser xml.dom.minidom xml.etree.ElementTree xml.sax.saxutils zipfile zlib z
 """
 MODULES = tuple(_MODULES.split())
 
-# Public by the letter, but nobody looks for them: aliases, machinery behind a better-known class (which then
-# gets their methods: `Mock.assert_called_with`), the arithmetic of `Decimal` a second time. And the hooks
-# that programs such as pytest and IPython replace: a corpus must not depend on who builds it.
+# Public names that nobody looks for: aliases, base classes of a better-known class (whose methods are then listed
+# under that class: `Mock.assert_called_with`), and duplicates of `Decimal`'s arithmetic. Also the hooks that
+# programs such as pytest and IPython replace, since the corpus must not depend on the program that builds it.
 _HIDDEN = """
 asyncio.BaseProtocol asyncio.BaseTransport asyncio.BufferedProtocol asyncio.DatagramTransport
 asyncio.ReadTransport asyncio.SelectorEventLoop asyncio.SubprocessTransport asyncio.Transport
@@ -71,7 +71,7 @@ class Entry:
 def library_documents() -> list[Document]:
     """One document for every public module, class, function and method with a docstring, sorted by doc_id."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated names are still documented names
+        warnings.simplefilter("ignore")  # deprecated names are documented too
         modules = {name: module for name in MODULES if (module := _import(name)) is not None}
         best: dict[int, Entry] = {}
         for entry in _top_level(modules):
@@ -98,7 +98,7 @@ def _import(name: str) -> types.ModuleType | None:
 
 
 def _offer(best: dict[int, Entry], entry: Entry) -> None:
-    """Keep the preferred name of an object. Identity is a key here because `entry` holds on to the object."""
+    """Keep the preferred name of an object. Its id can be a key because `entry` keeps the object alive."""
     key = id(_unwrap(entry.thing))
     if key not in best or entry.preference < best[key].preference:
         best[key] = entry
@@ -126,11 +126,11 @@ def _top_level(modules: dict[str, types.ModuleType]) -> Iterator[Entry]:
 
 
 def _public_names(module_name: str, module: types.ModuleType) -> list[str]:
-    """`__all__` where there is one, otherwise the public names defined in the module or its private twin."""
+    """`__all__` if there is one, otherwise the public names defined in the module or its private counterpart."""
     declared = getattr(module, "__all__", None)
     if declared is not None:
         names = set(declared)
-    elif module_name == "builtins":  # `open` says that it comes from io
+    elif module_name == "builtins":  # `open` reports io as its module
         names = set(vars(module))
     else:
         names = {name for name, thing in vars(module).items() if _defined_in(module_name, thing)}
@@ -143,12 +143,12 @@ def _defined_in(module_name: str, thing: Any) -> bool:
 
 
 def _kind(thing: Any) -> str | None:
-    """class, function, or None for what is neither: constants, submodules, what other packages put there."""
+    """class, function, or None for anything else: constants, submodules, objects added by other packages."""
     if _foreign(thing):
         return None
     if isinstance(thing, type):
         return "class"
-    if inspect.isroutine(thing) or hasattr(thing, "__wrapped__"):  # the latter: functions under lru_cache
+    if inspect.isroutine(thing) or hasattr(thing, "__wrapped__"):  # `__wrapped__`: functions decorated with lru_cache
         return "function"
     if type(thing).__module__ == "typing" and type(thing).__name__.endswith("SpecialForm"):
         return "class"
@@ -156,7 +156,7 @@ def _kind(thing: Any) -> str | None:
 
 
 def _foreign(thing: Any) -> bool:
-    """Whether another package put it there: transformers adds methods to `logging.Logger`, for one."""
+    """Whether another package added the object, as transformers adds methods to `logging.Logger`."""
     home = getattr(_unwrap(thing), "__module__", None)
     return isinstance(home, str) and home.partition(".")[0] not in sys.stdlib_module_names
 
@@ -167,7 +167,7 @@ def _methods(owner: Entry, public: set[type]) -> Iterator[Entry]:
     seen: set[str] = set()
     for depth, base in enumerate(mro):
         names = sorted(name for name in vars(base) if not name.startswith("_") and name not in seen)
-        seen.update(names)  # what a class defines hides what its bases define
+        seen.update(names)  # a class overrides the names of its bases
         if base is not owner.thing and base in public:
             continue
         for name in names:
@@ -175,7 +175,7 @@ def _methods(owner: Entry, public: set[type]) -> Iterator[Entry]:
             if _foreign(thing) or not (inspect.isroutine(thing) or isinstance(thing, (classmethod, staticmethod))):
                 continue
             if any(_same_doc(thing, vars(other).get(name)) for other in mro[depth + 1 :] if other in public):
-                continue  # an override that repeats its base's words
+                continue  # an override with the docstring of its base
             # After every module-level name of the same function; `ExitStack` before `AsyncExitStack`.
             preference = (2, depth, *owner.preference, len(owner.name))
             yield Entry(f"{owner.name}.{name}", owner.module, "method", thing, preference)
@@ -197,18 +197,18 @@ def _document(entry: Entry) -> Document | None:
 
 
 def _says_nothing(text: str, entry: Entry) -> bool:
-    """True of what a machine wrote: a bare signature (named tuples, AST nodes), an enum's default."""
+    """Whether a docstring was generated: a bare signature (named tuples, AST nodes) or an enum's default."""
     rest = text.removeprefix(entry.name.rpartition(".")[2])
     return not text or text == "An enumeration." or (rest != text and BARE_SIGNATURE.fullmatch(rest) is not None)
 
 
 def _parameters(entry: Entry) -> str:
-    """The names of the parameters, without defaults and annotations: they differ by version, some by run."""
+    """The parameter names, without defaults and annotations, which vary with the version or even the run."""
     if entry.kind == "class" and not isinstance(entry.thing, type):
         return ""  # `typing.Optional` is subscripted, not called
     try:
         names = list(inspect.signature(_unwrap(entry.thing)).parameters.values())
-    except Exception:  # signatures of C functions and of odd metaclasses fail in many ways, none of them ours
+    except Exception:  # signatures of C functions and unusual metaclasses may raise anything
         return ""
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     shown = [stars.get(p.kind, "") + p.name for p in names if p.name not in {"self", "cls", "type"}]

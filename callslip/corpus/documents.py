@@ -1,4 +1,4 @@
-"""What a corpus is made of: documents, queries, judgements, and the pairs to train on."""
+"""The parts of a corpus: documents, queries, judgements and training pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callslip.errors import BadSetting
 if TYPE_CHECKING:
     from callslip.corpus.sequences import Sequences
 
-NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared, so that a million documents do not hold a million {}
+NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared by all documents without metadata, to save memory
 
 ID_CHARACTERS = 512
 """The longest doc_id. It is part of addresses of the HTTP API."""
@@ -21,7 +21,7 @@ ID_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One thing to be found. `doc_id` is the corpus's own string."""
+    """One document, or one item of an interaction log. `doc_id` is the corpus's own id for it."""
 
     doc_id: str
     text: str
@@ -30,13 +30,13 @@ class Document:
 
     @property
     def content(self) -> str:
-        """Title and text as one string: what encoders and BM25 read."""
+        """Title and text as one string, as encoders and BM25 read them."""
         return f"{self.title} {self.text}".strip() if self.title else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One thing to search for: a text, a history of item ids, or both."""
+    """One query: a text, a history of item ids, or both."""
 
     query_id: str
     text: str
@@ -57,7 +57,7 @@ class Pair:
 
 @dataclass
 class SkippedLines:
-    """What `skip_bad` left out: the count, and the first few reasons with file and line."""
+    """The lines that `skip_bad` dropped: their number, and the first few reasons with file and line."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -73,8 +73,8 @@ class SkippedLines:
 class Corpus:
     """Documents, with the queries and judgements that belong to them.
 
-    `judgements` maps a split ("train", "dev", "test") to its judgements. All queries of all splits share
-    `queries`. A corpus of documents alone is a whole corpus.
+    `judgements` maps a split ("train", "dev", "test") to its judgements; `queries` holds the queries of all
+    splits. Queries and judgements may be empty.
     """
 
     documents: list[Document]
@@ -122,13 +122,13 @@ class Corpus:
         ]
 
     def sequences(self, split: str = "train") -> Sequences:
-        """What users did in order of time, as far as it may be trained on: histories of the split and their targets."""
+        """The users' interactions in order of time that may be trained on: the split's histories and their targets."""
         from callslip.corpus.sequences import sequences
 
         return sequences(self, split)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Counts and a hash of everything that an evaluation depends on, so that two reports can be told apart."""
+        """Counts and a hash of everything an evaluation depends on, to check that two reports are comparable."""
         digest = hashlib.sha256()
         for part in self._canonical():
             digest.update(part.encode("utf-8", "surrogatepass"))

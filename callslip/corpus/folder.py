@@ -1,4 +1,4 @@
-"""A folder of text files as a corpus: every file is cut at its headings, and long sections by length."""
+"""A folder of text files as a corpus: files are split at their headings, and long sections by length."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from callslip.corpus.sentences import count_words, split_sentences, word_spans
 from callslip.errors import BadInput
 
 MAX_WORDS = 200
-"""Words in the longest part: about what an encoder of 256 tokens reads."""
+"""Maximum number of words in a part: about as many as fit in an encoder's 256 tokens."""
 
 
 def read_folder(folder: str | Path, intake: Intake, max_words: int = MAX_WORDS) -> list[Document]:
     """Documents `relative/path.md#1`, `#2`, … of all readable files under a folder, or of one file.
 
-    Hidden files and folders are left alone, and links to folders are not followed.
+    Hidden files and folders are ignored, and links to folders are not followed.
     """
     root = Path(folder)
     files = [root] if root.is_file() else list(_files(root))
@@ -35,7 +35,7 @@ def read_folder(folder: str | Path, intake: Intake, max_words: int = MAX_WORDS) 
             intake.refuse(file, None, Flaw(f"cannot be read: {error.strerror}", remedy="Check its permissions"))
     if not documents and not files:
         raise BadInput(
-            printable(folder), f"no readable file in this folder (read are {', '.join(OUTLINES)})",
+            printable(folder), f"no readable file in this folder (supported suffixes: {', '.join(OUTLINES)})",
             remedy="Give a folder of texts, or a corpus file (.jsonl, .csv, .tsv).",
         )  # fmt: skip
     return documents
@@ -51,7 +51,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def file_documents(file: Path, name: str, max_words: int = MAX_WORDS) -> list[Document]:
-    """The parts of one file, under the name `name`."""
+    """The parts of one file as documents `name#1`, `name#2`, …"""
     if printable(name) != name:
         raise Flaw("the file's name is not valid UTF-8", remedy="Rename it")
     outline = OUTLINES[file.suffix.lower()](read_text(file))
@@ -68,7 +68,7 @@ def file_documents(file: Path, name: str, max_words: int = MAX_WORDS) -> list[Do
 
 
 def read_text(file: Path) -> str:
-    """A whole file as text; a flaw names the line of the first bad byte."""
+    """Read a whole file as text; a flaw gives the line of the first bad byte."""
     raw = file.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         return decode(raw)
@@ -83,11 +83,11 @@ def read_text(file: Path) -> str:
 
 
 def cut(text: str, max_words: int) -> list[str]:
-    """A text in even parts of at most `max_words` words, cut between paragraphs or sentences."""
+    """Split a text into parts of similar size and at most `max_words` words, between paragraphs or sentences."""
     total = count_words(text)
     if total <= max_words:
         return [text] if total else []
-    target = total / -(-total // max_words)  # even parts: no orphan of three words at the end
+    target = total / -(-total // max_words)  # parts of similar size, so that the last one is not a few words long
     parts: list[str] = []
     current, size = "", 0
     for joint, piece, words in _pieces(text, max_words):
@@ -100,7 +100,7 @@ def cut(text: str, max_words: int) -> list[str]:
 
 
 def _pieces(text: str, max_words: int) -> Iterator[tuple[str, str, int]]:
-    """(what joins it to the one before, piece, its words): paragraphs, or sentences or words of long ones."""
+    """(separator before the piece, piece, word count): paragraphs; long ones as sentences or runs of words."""
     for paragraph in text.split("\n\n"):
         words = count_words(paragraph)
         if 0 < words <= max_words:

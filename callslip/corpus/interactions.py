@@ -1,8 +1,7 @@
-"""Logs of users and items as a corpus: the items are the documents, the users' histories the queries.
+"""Interaction logs as a corpus: items are documents, and users' histories are queries.
 
-The split is leave-one-out by time. Of a user's items the last is the test's, the last but one the dev's, and
-of the rest the last is the train target of the history before it. A train query's history and its target
-together are all that may be trained on.
+The split is leave-one-out by time: a user's last item is the test target, the second-to-last the dev target, and
+the third-to-last the train target. Only the histories and targets of train queries may be used in training.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def find_log(folder: Path) -> Path | None:
 
 
 def table_format(path: Path) -> str | None:
-    """How the rows of a file are written, by its suffix; nothing for S3-Rec's lines of ids."""
+    """The table format of a file, by its suffix; None for S3-Rec's lines of ids."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     return {".csv": "csv", ".tsv": "tsv", ".inter": "tsv", ".item": "tsv"}.get(suffix) or (
         "jsonl" if suffix in (".jsonl", ".json", ".ndjson") else None
@@ -46,14 +45,16 @@ def read_interactions(
     columns: Columns | None = None,
     format: str | None = None,
 ) -> Corpus:
-    """A corpus from a log, or a folder with one; `items` is looked for beside the log if it is not given.
+    """Read a log, or a folder with one, as a corpus; without `items`, an items file next to the log is used.
 
-    `format` is "s3rec" (lines `user item item …`), "csv", "tsv" or "jsonl"; otherwise the suffix tells.
+    `format` is "s3rec" (lines `user item item …`), "csv", "tsv" or "jsonl"; by default it follows the suffix.
     """
     path = Path(path)
     log = find_log(path) if path.is_dir() else path
     if log is None:
-        raise BadInput(path, "no interaction log here", remedy=f"Give a file, or name it {LOGS[0]} or NAME.inter.")
+        raise BadInput(
+            path, "no interaction log in this folder", remedy=f"Give a file, or name it {LOGS[0]} or NAME.inter."
+        )
     items = items or _items_beside(log)
     documents = _read_items(Path(items), intake, columns) if items else []
     known = {document.doc_id: document.doc_id for document in documents}
@@ -74,7 +75,7 @@ def _items_beside(log: Path) -> Path | None:
 
 
 def _item(known: dict[str, str], item: str, fixed: bool) -> str:
-    """The one string of an item, so that a log of millions holds each id once."""
+    """Intern an item id, so that a log of millions of lines holds each id once."""
     if fixed and item not in known:
         raise Flaw(f"no item has the id {shown(item)}", field="item", remedy="Add it to the items")
     return known.setdefault(item, item)
@@ -86,10 +87,10 @@ def _lines_of_ids(path: Path, intake: Intake, known: dict[str, str], fixed: bool
     def parse(text: str) -> None:
         user, *items = text.split()
         if not items:
-            raise Flaw("a user without items")
+            raise Flaw("the user has no items")
         if user in histories:
-            raise Flaw(f"{shown(user)} was given before", field="user", remedy="Put a user's items on one line")
-        if fixed:  # before any is kept: a line is taken whole or not at all
+            raise Flaw(f"duplicate user {shown(user)}", field="user", remedy="Put a user's items on one line")
+        if fixed:  # check all items first: a line is accepted or rejected as a whole
             for item in items:
                 _item(known, item, fixed)
         histories[user] = [_item(known, item, fixed) for item in items]
@@ -103,7 +104,7 @@ def _lines_of_ids(path: Path, intake: Intake, known: dict[str, str], fixed: bool
 def _by_time(
     path: Path, kind: str, intake: Intake, known: dict[str, str], columns: Columns | None, fixed: bool
 ) -> Histories:
-    """Items of each user in order of time; equal or missing times keep the order of the file."""
+    """Items of each user in order of time; ties and missing times keep the order of the file."""
     log: dict[str, list[tuple[float, str]]] = {}
 
     def parse(row: Row) -> None:
@@ -119,7 +120,7 @@ def _by_time(
 
 
 def parse_time(value: object, field: str) -> float:
-    """A time: a number (of whatever unit), or an ISO date, which is UTC unless it says otherwise."""
+    """Parse a timestamp: a number in any unit, or an ISO date, which is UTC unless it has a time zone."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise Flaw("must be a number or a date", field=field)
     try:
@@ -136,7 +137,7 @@ def parse_time(value: object, field: str) -> float:
 
 
 def _untyped(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
-    """RecBole's headers carry types (`item_id:token`): take them off, and make numbers of floats."""
+    """Strip the types from RecBole's headers (`item_id:token`), and convert float columns to numbers."""
     for line, row in rows:
         if any(":" in name for name in row):
             row = {name.split(":")[0]: _typed(name, value) for name, value in row.items()}
@@ -154,22 +155,22 @@ def _typed(name: str, value: object) -> object:
 
 
 def _read_items(path: Path, intake: Intake, columns: Columns | None) -> list[Document]:
-    """Items from JSONL, CSV, TSV or RecBole's .item; a title or a text is welcome and not needed."""
+    """Items from JSONL, CSV, TSV or RecBole's .item; title and text are optional."""
     kind = table_format(path)
     if kind is None:
-        raise BadInput(path, "cannot tell how the items are written", remedy="Give .jsonl, .csv, .tsv or .item.")
+        raise BadInput(path, "unknown format of items", remedy="Give .jsonl, .csv, .tsv or .item.")
     names = {role: name for role, name in (columns or {}).items() if role in ("doc_id", "title", "text")}
     rows = read_rows(path, kind, intake)
     if path.name.removesuffix(".gz").endswith(".item"):
         rows = ((line, _with_text(row, names)) for line, row in rows)
     documents = read_documents(path, _untyped(rows), intake, names, need_text=False)
     if not documents:
-        raise BadInput(path, "no items in this file", remedy="Give a file with items, or none.")
+        raise BadInput(path, "no items in this file", remedy="Give a file with items, or leave it out.")
     return documents
 
 
 def _with_text(row: Row, names: Columns) -> Row:
-    """RecBole knows no text column: an item without one is described by its sequences of words."""
+    """RecBole has no text column: the text of an item without one is its token sequences, joined."""
     plain = {name.split(":")[0]: value for name, value in row.items()}
     if find_column(plain, "text", names):
         return row

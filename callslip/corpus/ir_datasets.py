@@ -1,4 +1,4 @@
-"""Corpora by their names in the ir_datasets catalogue (extra `data`); it downloads them and keeps them."""
+"""Corpora from the ir_datasets catalogue (extra `data`), which downloads and caches them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PREFIX = "ir_datasets:"
 def read_ir_datasets(name: str, intake: Intake, *, judged: bool = True) -> Corpus:
     """The documents of a catalogue entry, with its queries and judgements.
 
-    The split is the word in the name ("beir/scifact/test"). A name without judgements of its own, such as
-    "beir/scifact", takes those of its train, dev and test parts.
+    The split is taken from the name ("beir/scifact/test"). An entry without judgements of its own, such as
+    "beir/scifact", gets those of its train, dev and test parts.
     """
     name = name.removeprefix(PREFIX)
     try:
@@ -33,7 +33,7 @@ def read_ir_datasets(name: str, intake: Intake, *, judged: bool = True) -> Corpu
         return _read(ir_datasets.registry, dataset, name, intake, judged)
     except CallslipError:
         raise
-    except (OSError, RuntimeError, ValueError, NotImplementedError) as error:  # downloads fail in many ways
+    except (OSError, RuntimeError, ValueError, NotImplementedError) as error:  # failed downloads raise any of these
         raise CallslipError(
             f"{PREFIX}{name} could not be read: {type(error).__name__}: {error}",
             "Check the network, or fetch the data by hand and give its folder.",
@@ -52,7 +52,7 @@ def _entry(registry: Any, name: str) -> Any:
 
 def _read(registry: Any, dataset: Any, name: str, intake: Intake, judged: bool) -> Corpus:
     if not dataset.has_docs():
-        raise CallslipError(f"{PREFIX}{name} has no documents", "Choose an entry of the catalogue that has them.")
+        raise CallslipError(f"{PREFIX}{name} has no documents", "Choose a catalogue entry with documents.")
     place = f"{PREFIX}{name}"
     records = track(dataset.docs_iter(), "Reading documents", total=_count(dataset))
     corpus = Corpus(read_documents(place, enumerate(map(_document_row, records), 1), intake))
@@ -94,7 +94,7 @@ def _document_row(record: Any) -> Row:
     text = fields.get("text")
     if not isinstance(text, str):
         text = record.default_text() if hasattr(record, "default_text") else None
-        row["title"] = ""  # the default text of a record holds its title
+        row["title"] = ""  # the record's default text includes the title
     row["text"] = text
     simple = (str, int, float)
     return row | {name: v for name, v in fields.items() if name not in ("title", "text") and isinstance(v, simple)}

@@ -1,7 +1,7 @@
-"""Lines of text from a file or a gzip file, and the one policy for what cannot be taken.
+"""Lines of text from a plain or gzipped file, and the policy for bad lines.
 
-Parsers raise `Flaw`: what is wrong, without knowing where. `Intake` knows the file and the line. It turns a
-flaw into a `BadInput`, or, under `skip_bad`, leaves the line out and counts it.
+Parsers raise `Flaw`, which says what is wrong but not where. `Intake` knows the file and the line: it turns a
+flaw into a `BadInput` or, with `skip_bad`, skips the line and counts it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_LINE = 256 * 2**20
-"""Bytes in the longest line that is read: a file without line ends must not take all the memory there is."""
+"""Maximum length of a line in bytes, so that a file without line breaks cannot exhaust the memory."""
 
-SKIP = "pass --skip-bad (skip_bad=True) to leave such lines out and count them."
+SKIP = "pass --skip-bad (skip_bad=True) to skip and count bad lines."
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Flaw(Exception):
-    """What is wrong with one record. `Intake` adds the file and the line."""
+    """A problem with one record. `Intake` adds the file and the line."""
 
     def __init__(self, problem: str, *, field: str | None = None, remedy: str = "Correct the line") -> None:
         super().__init__(problem)
         self.problem, self.field, self.remedy = problem, field, remedy
-        self.line: int | None = None  # set where a whole file is one record
+        self.line: int | None = None  # set if the record is a whole file
 
 
 class Intake:
-    """The bad-input policy of one load: refuse, or leave out and count in `skipped`."""
+    """The bad-input policy of one load: raise, or skip and count in `skipped`."""
 
     def __init__(self, skip_bad: bool = False) -> None:
         self.skip_bad = skip_bad
@@ -57,7 +57,7 @@ class Intake:
     def each(
         self, path: str | Path, records: Iterable[tuple[int, T]], parse: Callable[[T], R]
     ) -> Iterator[tuple[int, R]]:
-        """(line, parsed record) for every record that parses; the others are refused or counted."""
+        """(line, parsed record) for every record that parses; bad records raise or are counted."""
         for line, record in records:
             try:
                 parsed = parse(record)
@@ -67,7 +67,7 @@ class Intake:
             yield line, parsed
 
     def lines(self, path: str | Path, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
-        """(line number from 1, text) of each good line, without its line end unless `keep_ends`."""
+        """(line number from 1, text) of each valid line, without its line break unless `keep_ends`."""
         number = 0
         with open_bytes(path) as stream:
             while True:
@@ -86,15 +86,15 @@ class Intake:
                     self.refuse(path, number, flaw)
                     continue
                 except (EOFError, zlib.error, OSError) as error:
-                    # Nothing can be read past this point, so what was read is all there is.
+                    # Nothing past this point can be read: the lines so far are all there are.
                     self.refuse(path, number, _unreadable(error))
                     return
-                del raw  # a long line is held once while its consumer works
+                del raw  # do not hold a long line twice while the consumer works on it
                 yield number, text if keep_ends else text.rstrip("\r\n")
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; gzip is known by its first bytes, so a wrong suffix does no harm."""
+    """Open a file for reading; gzip is detected by its magic bytes, whatever the suffix."""
     try:
         stream: IO[bytes] = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     except (OSError, ValueError) as error:
@@ -105,17 +105,19 @@ def open_bytes(path: str | Path) -> IO[bytes]:
         stream.close()
         raise BadInput(printable(path), _reason(error), remedy="Check the path and its permissions.") from None
     if start == GZIP_MAGIC:
-        # GzipFile closes only what it opened itself; the buffer makes short lines fast.
+        # GzipFile closes only files it opened itself; the buffer speeds up short lines.
         stream.close()
         return io.BufferedReader(gzip.open(path, "rb"), 2**16)  # type: ignore[type-var, return-value]
     if str(path).endswith(".gz") and start:
         stream.close()
-        raise BadInput(printable(path), "named .gz, but it is not gzip", remedy="Compress it again, or rename it.")
+        raise BadInput(
+            printable(path), "the suffix is .gz, but the file is not gzip", remedy="Compress it again, or rename it."
+        )
     return stream
 
 
 def decode(raw: bytes) -> str:
-    """Bytes as text: UTF-8 without NUL."""
+    """Decode bytes as UTF-8 without NUL characters."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -129,7 +131,7 @@ def decode(raw: bytes) -> str:
 
 
 def check_text(value: Any, field: str) -> str:
-    """A value that must be text. JSON escapes can smuggle in what `decode` refuses, hence the second look."""
+    """Check that a value is valid text. JSON escapes can produce characters that `decode` rejects."""
     if not isinstance(value, str):
         raise Flaw(f"must be text, not {kind_of(value)}", field=field)
     if "\x00" in value:
@@ -139,14 +141,14 @@ def check_text(value: Any, field: str) -> str:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise Flaw(
-                f"contains a lone surrogate, U+{ord(value[error.start]):04X}, which is no character",
+                f"contains a lone surrogate, U+{ord(value[error.start]):04X}, which is not a valid character",
                 field=field,
             ) from None
     return value
 
 
 def check_id(value: Any, field: str) -> str:
-    """A value that names something: text that is not blank, or a number, which becomes its text."""
+    """Check that a value is an id: non-blank text, or a number, which is converted to text."""
     if isinstance(value, float) and math.isfinite(value):
         value = str(int(value)) if value.is_integer() else repr(value)
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -161,7 +163,7 @@ def check_id(value: Any, field: str) -> str:
 
 
 def check_value(value: Any, field: str) -> Any:
-    """Any JSON value, with all text in it good and all numbers finite, so that it can be written again."""
+    """Check that a JSON value has only valid text and finite numbers, so that it can be written back as JSON."""
     if isinstance(value, str):
         return check_text(value, field)
     if isinstance(value, float) and not math.isfinite(value):
@@ -174,7 +176,7 @@ def check_value(value: Any, field: str) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """The JSON word for a value's type, as the reader of a message knows it."""
+    """The JSON name of a value's type, for messages."""
     names = {
         bool: "a boolean",
         int: "a number",
@@ -187,12 +189,12 @@ def kind_of(value: Any) -> str:
 
 
 def shown(value: str, width: int = 80) -> str:
-    """A value as it may stand in a message: quoted, and short."""
+    """A value for a message: quoted, and truncated to `width` characters."""
     return repr(value if len(value) <= width else value[: width - 1] + "…")
 
 
 def printable(path: str | Path) -> str:
-    """A path that can be printed: file names need not be valid UTF-8."""
+    """A path that can be printed, since a file name need not be valid UTF-8."""
     return os.fspath(path).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -205,13 +207,13 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, IsADirectoryError):
-        return "a folder, where a file is expected"
+        return "expected a file, found a folder"
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _unreadable(error: Exception) -> Flaw:
     if isinstance(error, EOFError):
-        return Flaw("the gzip file is truncated", remedy="Fetch it again")
+        return Flaw("the gzip file is truncated", remedy="Download it again")
     if isinstance(error, (zlib.error, gzip.BadGzipFile)):
-        return Flaw(f"the gzip file is damaged ({error})", remedy="Fetch it again")
+        return Flaw(f"the gzip file is corrupt ({error})", remedy="Download it again")
     return Flaw(_reason(error), remedy="Check the disk")

@@ -1,4 +1,4 @@
-"""The one way in: any source that we know, as a corpus."""
+"""`load_corpus`: read any supported source as a corpus."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def load_corpus(
     skip_bad: bool = False,
     columns: Mapping[str, str] | None = None,
 ) -> Corpus:
-    """Read a corpus, and the queries and judgements that come with it or are named beside it.
+    """Read a corpus, with the queries and judgements that come with it or are given separately.
 
     `source` is a BEIR folder, a folder of texts, a JSONL, CSV or TSV file, an interaction log or a folder
-    with one, "ir_datasets:NAME", or "demo". `format` says which where the name does not. `columns` maps
-    "doc_id", "title", "text" (of a log: "user", "item", "time") to the file's own names, or to column numbers
-    from "0" if it has no header. `queries` and `qrels` replace those of the folder. Bad lines are refused, or
-    with `skip_bad` left out and counted in `corpus.skipped`.
+    with one, "ir_datasets:NAME", or "demo". `format` overrides the detected format. `columns` maps "doc_id",
+    "title", "text" (in a log: "user", "item", "time") to the file's column names, or to column numbers from
+    "0" if the file has no header. `queries` and `qrels` replace those of the folder. A bad line is an error;
+    with `skip_bad`, bad lines are skipped and counted in `corpus.skipped`.
     """
     kind = format or detect_format(source)
     if format is None and kind in ("jsonl", "csv", "tsv") and {"user", "item"} & set(columns or ()):
-        kind = "interactions"  # who names the column of users or items has a log, whatever its columns are called
+        kind = "interactions"  # naming a user or item column makes it a log, whatever its columns are called
     if kind not in FORMATS:
         raise UnknownName("corpus format", kind, FORMATS)
     check_columns(columns, ROLES)
     if columns and kind in ("demo", "folder", "ir_datasets"):
-        raise BadSetting(f"columns has no meaning for the format {kind!r}", "Leave it out.")
+        raise BadSetting(f"columns does not apply to the format {kind!r}", "Leave it out.")
     if items is not None and kind not in LOG_FORMATS:
-        raise BadSetting(f"items has no meaning for the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}.")
+        raise BadSetting(f"items does not apply to the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}.")
     intake = Intake(skip_bad)
     corpus = _read(kind, source, intake, items, columns, judged=queries is None)
     corpus.name = name_of(source)
@@ -107,7 +107,7 @@ def _read(
 
 
 def detect_format(source: str | Path) -> str:
-    """The format of a source, from its name and, for folders and tables, from what is inside."""
+    """Detect the format of a source from its name and, for folders and tables, from its contents."""
     if source == "demo":
         return "demo"
     if str(source).startswith(PREFIX):
@@ -124,13 +124,13 @@ def detect_format(source: str | Path) -> str:
         return "interactions" if find_log(path) else "folder"
     kind = SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
     if kind is None or (kind == "folder" and path.name.endswith(".gz")):
-        raise BadInput(printable(path), "cannot tell the format from the name",
-                       remedy=f"Say which it is with --format (format=): {', '.join(FORMATS)}.")  # fmt: skip
+        raise BadInput(printable(path), "the file name does not show the format",
+                       remedy=f"Give the format with --format (format=): {', '.join(FORMATS)}.")  # fmt: skip
     return "interactions" if kind in ("jsonl", "csv", "tsv") and _is_log(path, kind) else kind
 
 
 def _is_log(path: Path, kind: str) -> bool:
-    """Whether a table speaks of users and items, and of no text."""
+    """Whether a table has columns for users and items, and none for text."""
     _, row = next(read_rows(path, kind, Intake(skip_bad=True)), (0, {}))
     return bool(find_column(row, "user") and find_column(row, "item") and not find_column(row, "text"))
 
@@ -138,12 +138,12 @@ def _is_log(path: Path, kind: str) -> bool:
 def _exists(source: str | Path) -> bool:
     try:
         return Path(source).exists()
-    except (OSError, ValueError):  # a name too long, or with a NUL
+    except (OSError, ValueError):  # the name is too long, or contains a NUL
         return False
 
 
 def name_of(source: str | Path) -> str:
-    """A short name for reports: the folder's or file's own, without suffixes."""
+    """A short name for reports: the name of the folder or file, without suffixes."""
     if source == "demo" or str(source).startswith(PREFIX):
         return str(source).removeprefix(PREFIX)
     return printable(Path(source).resolve().name).split(".")[0] or "corpus"

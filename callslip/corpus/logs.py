@@ -1,4 +1,4 @@
-"""Logs of users and items as a corpus: whether its queries are histories, and what may be trained on."""
+"""Corpora of interaction logs: whether the queries are histories, and the sequences to train on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from callslip.errors import CallslipError
 
 
 def has_histories(corpus: Corpus) -> bool:
-    """Whether the train queries are histories of items; where there are none, whether all others are."""
+    """Whether the train queries (all queries, if there is no train split) are histories of items."""
     queries = corpus.split("train")[0] or corpus.queries
     return bool(queries) and all(query.history and not query.text for query in queries.values())
 
 
 def training_sequences(corpus: Corpus) -> Sequences:
-    """The histories to train on, or an error that says why there are none."""
+    """The histories to train on; raises an error that explains why if there are none."""
     found = corpus.sequences()
     if not len(found) and not has_histories(corpus):
         raise CallslipError(
@@ -27,14 +27,14 @@ def training_sequences(corpus: Corpus) -> Sequences:
         )
     if not len(found):
         raise CallslipError(
-            "no user of this log has enough items to train on: the last two are held out",
-            "Give a log with users of four items and more.",
+            "no user of this log has enough items to train on: each user's last two are held out",
+            "Give a log with users that have four or more items.",
         )
     return found
 
 
 def training_examples(sequences: Sequences, kind: Literal["set", "sequence"], longest: int) -> Examples:
-    """Histories and their targets: the next item, or another item of the set."""
+    """Histories and their targets: the next item of a sequence, or another item of a set."""
     return sequences.sequential(longest) if kind == "sequence" else sequences.general(longest)
 
 
@@ -45,7 +45,7 @@ def has_texts(corpus: Corpus) -> bool:
 def numbers_of(
     queries: Sequence[Query], row_of: Mapping[str, int], longest: int, known: np.ndarray | None = None
 ) -> np.ndarray:
-    """The histories of queries as item numbers [n, T]: row + 1; rows that are not `known` are left out."""
+    """The queries' histories as padded item numbers (row + 1), [n, T], without rows that are not `known`."""
     asked = {item for query in queries for item in query.history}
     rows = {item: row_of[item] for item in asked if item in row_of}
     return padded(

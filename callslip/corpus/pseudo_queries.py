@@ -1,8 +1,7 @@
-"""Queries made from a document alone, to train on where nobody has asked yet.
+"""Pseudo-queries generated from the document alone, to train on where there are no real queries.
 
-All makers are pure. Chance comes from a generator seeded with the doc_id, so a document gets the same
-queries whatever other documents are there; only keyword bags also look at the corpus, through its document
-frequencies.
+All generators are pure. Their RNG is seeded with the doc_id, so a document gets the same queries whatever the
+rest of the corpus; only keyword bags also depend on the corpus, through its document frequencies.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from callslip.errors import BadSetting, UnknownName
 
 LEAD_WORDS = 32
 LONGEST_SENTENCE = 64
-"""Words of a sentence that are kept: text without full stops is no query."""
+"""Maximum number of words kept of a sentence, for text without full stops."""
 SPAN_WORDS = (6, 24)
 BAG_WORDS = (3, 6)
 BAG_POOL = 12
 RANDOM_PER_DOCUMENT = 3
-"""Spans and bags of a document when `per_document` does not say: of these there is no natural number."""
+"""Default number of spans and of keyword bags per document, which unlike sentences have no natural number."""
 
 _TERM = re.compile(r"[^\W_]{2,}")
 
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many of the corpus's documents each word occurs."""
+    """Document frequency of each word of the corpus."""
 
     documents: int
     counts: Mapping[str, int]
 
     def idf(self, word: str) -> float:
-        """Nearly nothing for a word that is everywhere, and never below it (as in BM25)."""
+        """Inverse document frequency as in BM25: close to zero for a word of every document, and never negative."""
         count = self.counts.get(word, 0)
         return math.log(1 + max(0.0, self.documents - count + 0.5) / (count + 0.5))
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text as keyword bags know them: lower case, two letters or more, no bare numbers."""
+    """The words of a text that keyword bags draw from: lower case, two or more letters, not a number."""
     return [word for word in _TERM.findall(text.lower()) if not word.isdecimal()]
 
 
@@ -69,10 +68,10 @@ def lead(document: Document, words: int = LEAD_WORDS) -> list[str]:
 
 
 def sentences(document: Document, min_words: int = 3) -> list[str]:
-    """Every sentence of the text; very short ones only where there is no other."""
-    found = [first_words(sentence, LONGEST_SENTENCE) for sentence in split_sentences(document.text)]
-    long = [sentence for sentence in found if count_words(sentence) >= min_words]
-    return long or found
+    """Every sentence of the text; very short ones only if there are no others."""
+    all_sentences = [first_words(sentence, LONGEST_SENTENCE) for sentence in split_sentences(document.text)]
+    long = [sentence for sentence in all_sentences if count_words(sentence) >= min_words]
+    return long or all_sentences
 
 
 def spans(document: Document, rng: random.Random, count: int = RANDOM_PER_DOCUMENT) -> list[str]:
@@ -89,7 +88,7 @@ def spans(document: Document, rng: random.Random, count: int = RANDOM_PER_DOCUME
 def keywords(
     document: Document, frequencies: DocumentFrequencies, rng: random.Random, count: int = RANDOM_PER_DOCUMENT
 ) -> list[str]:
-    """Random handfuls of the document's best words by TF-IDF, as people type them."""
+    """Random subsets of the document's best words by TF-IDF, like keyword queries."""
     occurrences = Counter(terms(document.content))
     weights = {word: (1 + math.log(n)) * frequencies.idf(word) for word, n in occurrences.items()}
     best = sorted(weights, key=lambda word: (-weights[word], word))[:BAG_POOL]
@@ -118,10 +117,10 @@ def pseudo_queries(
     seed: int = 0,
     frequencies: DocumentFrequencies | None = None,
 ) -> list[Pair]:
-    """Pairs of a pseudo-query and its document, for every document in order.
+    """(pseudo-query, document) pairs for every document, in order.
 
-    `per_document` is the most that one document gets, taken from the kinds in turn; without it every sentence
-    counts. `frequencies` lets keyword bags of a part of a corpus be those of the whole.
+    `per_document` is the maximum number per document, taken from the kinds in turn; by default every sentence is
+    used. `frequencies` gives part of a corpus the keyword bags it would have in the whole corpus.
     """
     if isinstance(kinds, str):
         kinds = (kinds,)
@@ -151,7 +150,7 @@ def _of_document(
 
 
 def _distinct(queries: Iterable[str]) -> Iterator[str]:
-    """Queries on one line each, without empty ones and without repetition, whatever the case."""
+    """Queries without line breaks, empty queries or duplicates, ignoring case."""
     seen = set()
     for query in queries:
         query = " ".join(query.split())
@@ -162,7 +161,7 @@ def _distinct(queries: Iterable[str]) -> Iterator[str]:
 
 
 def _some(queries: list[str], count: int | None, rng: random.Random) -> list[str]:
-    """All of them in order, or in random order so that the first `count` are a random choice."""
+    """All queries in order, or shuffled if there is a `count`, so that the first `count` are a random sample."""
     return queries if count is None else rng.sample(queries, len(queries))
 
 

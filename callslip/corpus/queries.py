@@ -1,4 +1,4 @@
-"""Queries and judgements that stand in files of their own, beside a corpus or for an evaluation."""
+"""Queries and judgements from separate files, for a corpus or an evaluation."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def load_queries(
 ) -> dict[str, Query]:
     """Queries by id from JSONL, CSV, TSV with or without a header, or TREC topics.
 
-    `columns` names the columns of "query_id" and "query" (the text) where they are not the usual ones.
+    `columns` names the columns of "query_id" and "query" (the text) if they do not have common names.
     """
     return queries_from(path, Intake(skip_bad), format, columns)
 
 
 def load_judgements(path: str | Path, *, skip_bad: bool = False) -> Judgements:
-    """Judgements of one file: TREC's four columns, BEIR's three, or JSONL."""
+    """Read a judgement file: TREC's four columns, BEIR's three, or JSONL."""
     judgements = read_judgements(path, Intake(skip_bad))
     if not judgements:
         raise BadInput(path, "no judgements in this file", remedy="Give lines of: query, document, grade.")
@@ -38,7 +38,7 @@ def load_judgements(path: str | Path, *, skip_bad: bool = False) -> Judgements:
 def queries_from(
     path: str | Path, intake: Intake, format: str | None = None, columns: Columns | None = None
 ) -> dict[str, Query]:
-    """As `load_queries`, under the policy of a load that is under way."""
+    """Like `load_queries`, with the bad-input policy of the caller's load."""
     if format not in (None, *QUERY_FORMATS):
         raise UnknownName("query format", format, QUERY_FORMATS)
     check_columns(columns, ("query_id", "query"))
@@ -53,7 +53,7 @@ def queries_from(
     queries = read_queries(path, rows, intake, columns)
     if not queries:
         counted = f" ({intake.skipped.count} bad lines skipped)" if intake.skipped.count else ""
-        raise BadInput(path, f"no queries in this file{counted}", remedy="Give a file with queries, or none.")
+        raise BadInput(path, f"no queries in this file{counted}", remedy="Give a file with queries, or leave it out.")
     return queries
 
 
@@ -62,7 +62,7 @@ def _first_line(path: str | Path) -> str:
 
 
 def _detect(path: str | Path) -> str:
-    """By what stands in the first line, then by the suffix: topics go under many suffixes."""
+    """Detect the format by the first line, then by the suffix, since topic files have many suffixes."""
     first = _first_line(path).lstrip()
     if first[:5].lower() == "<top>":
         return "trec"
@@ -73,7 +73,7 @@ def _detect(path: str | Path) -> str:
 
 
 def _headless(path: str | Path) -> bool:
-    """Whether a TSV starts with a query, not with names: TREC and MS MARCO write no header."""
+    """Whether a TSV has no header, as TREC and MS MARCO write it."""
     cells = _first_line(path).split("\t")
     return len(cells) == 2 and not {cell.strip() for cell in cells} & {*NAMES["query_id"], *NAMES["query"]}
 
@@ -86,7 +86,7 @@ def judgements_from(
 ) -> dict[str, Judgements]:
     """Judgements by split, from a file, a folder with a file per split, or a dict.
 
-    The dict may map splits to files, splits to judgements, or be judgements, which are then the test's.
+    The dict maps splits to files or to judgements, or is itself the judgements of the test split.
     """
     if isinstance(source, dict):
         return _from_dict(source, intake, queries, doc_ids)
@@ -97,7 +97,7 @@ def judgements_from(
     if not files:
         raise BadInput(
             folder,
-            "no judgement files here",
+            "no judgement files in this folder",
             remedy=f"Give files like test.tsv ({', '.join(JUDGEMENT_SUFFIXES)}).",
         )
     splits: dict[str, Judgements] = {}
@@ -136,7 +136,7 @@ def _triples(split: str, value: Any) -> Iterator[tuple[Any, Any, Any]]:
     if not isinstance(value, dict) or not all(isinstance(grades, dict) for grades in value.values()):
         raise BadInput(
             f"qrels[{split!r}]",
-            "not a path and not {query_id: {doc_id: grade}}",
+            "neither a path nor {query_id: {doc_id: grade}}",
             remedy="Give one of the two.",
         )
     for query_id, grades in value.items():

@@ -1,4 +1,4 @@
-"""Rows with named fields from JSONL, CSV and TSV, and the names under which we look for what we need."""
+"""Rows with named fields from JSONL, CSV and TSV, and the common names of the columns."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "item": ("item", "item_id", "itemId", "item-id", "iid", "parent_asin", "asin", "movieId"),
     "time": ("time", "timestamp", "ts", "unixReviewTime", "date", "sort_timestamp"),
 }
-"""What each role may be called when `columns` does not say; the first that is there is taken."""
+"""Column names accepted for each role unless `columns` names one; the first that is present is used."""
 
 MAX_RECORD_LINES = 10_000
-"""Lines in the longest quoted CSV record; beyond it the quote was never meant to open one."""
+"""Maximum number of lines in a quoted CSV record; a longer one is taken for a stray quote."""
 
 
 def read_rows(
@@ -37,7 +37,7 @@ def read_rows(
 ) -> Iterator[tuple[int, Row]]:
     """(line, row) of a "jsonl", "csv" or "tsv" file.
 
-    A table whose header lacks a column that we `need` is refused as a whole: no line of it could be taken.
+    A table whose header lacks a column in `need` is an error, even with `skip_bad`: every line would be bad.
     """
     if format == "jsonl":
         numbered = ((line, text) for line, text in intake.lines(path) if text and not text.isspace())
@@ -55,30 +55,30 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str) -> Row:
-    """A line of JSONL: one object."""
+    """Parse a line of JSONL, which must be an object."""
     try:
         value = _DECODER.decode(text)
     except RecursionError:
         raise Flaw("the JSON is nested too deeply") from None
-    except json.JSONDecodeError as error:  # its own message counts lines, which ours would contradict
-        problem = f"broken JSON ({error.msg} at column {error.colno})"
+    except json.JSONDecodeError as error:  # its own message has a line number that would contradict ours
+        problem = f"invalid JSON ({error.msg} at column {error.colno})"
         raise Flaw(problem, remedy="Write one JSON object per line") from None
-    except ValueError as error:  # NaN, and Python's refusal of integers of thousands of digits
-        raise Flaw(f"broken JSON ({error})", remedy="Write one JSON object per line") from None
+    except ValueError as error:  # NaN, or an integer too long for Python's digit limit
+        raise Flaw(f"invalid JSON ({error})", remedy="Write one JSON object per line") from None
     if not isinstance(value, dict):
-        raise Flaw(f"{kind_of(value)}, not a JSON object", remedy="Write one JSON object per line")
+        raise Flaw(f"expected a JSON object, found {kind_of(value)}", remedy="Write one JSON object per line")
     return value
 
 
 def _tsv_records(path: str | Path, intake: Intake) -> Iterator[tuple[int, list[str]]]:
-    """TSV as search people write it: no quoting, so a quote is a character like any other."""
+    """TSV as usual in retrieval: no quoting, so a quote is an ordinary character."""
     for line, text in intake.lines(path):
         if text:
             yield line, text.split("\t")
 
 
 class _Feed:
-    """Lines for the csv module that can be given back, so that one stray quote costs one line and no more."""
+    """Feeds lines to the csv module and can put them back, so that a stray quote costs only one line."""
 
     def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
         self.lines, self.waiting, self.taken, self.size = (
@@ -95,18 +95,18 @@ class _Feed:
         item = self.waiting.popleft() if self.waiting else next(self.lines)
         if self.taken and item[0] != self.taken[-1][0] + 1:
             self.waiting.appendleft(item)
-            raise Flaw("the quoted field is broken by a bad line")
+            raise Flaw("a bad line interrupts the quoted field")
         self.taken.append(item)
         self.size += len(item[1])
         if len(self.taken) > MAX_RECORD_LINES or self.size > MAX_LINE:
-            raise Flaw("a quote is opened and not closed")
+            raise Flaw("unclosed quote")
         return item[1]
 
     def begin(self) -> None:
         self.taken, self.size = [], 0
 
     def give_back(self) -> int:
-        """Return all lines taken but the first, whose number is the answer."""
+        """Put back all lines of the current record except the first, and return the first one's number."""
         self.waiting.extendleft(reversed(self.taken[1:]))
         return self.taken[0][0]
 
@@ -116,10 +116,10 @@ def _csv_records(path: str | Path, intake: Intake) -> Iterator[tuple[int, list[s
     first = next(lines, None)
     if first is None:
         return
-    delimiter = max(",;\t|", key=first[1].count)  # the comma wins a tie: it stands first
+    delimiter = max(",;\t|", key=first[1].count)  # the comma is first, so it wins a tie
     feed = _Feed(lines)
     feed.waiting.append(first)
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # a limit of the whole process: only ever raised
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # the limit is process-wide, so never lower it
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.begin()
@@ -129,7 +129,9 @@ def _csv_records(path: str | Path, intake: Intake) -> Iterator[tuple[int, list[s
             return
         except (csv.Error, Flaw) as error:
             flaw = (
-                error if isinstance(error, Flaw) else Flaw(f"broken CSV ({error})", remedy="Close or double the quotes")
+                error
+                if isinstance(error, Flaw)
+                else Flaw(f"invalid CSV ({error})", remedy="Close or double the quotes")
             )
             intake.refuse(path, feed.give_back(), flaw)
             continue
@@ -144,7 +146,7 @@ def _named(
     columns: Columns,
     need: Sequence[str],
 ) -> Iterator[tuple[int, Row]]:
-    """Rows from cells: names from the header, or numbers ("0", "1", …) where `columns` speaks of numbers."""
+    """Rows from cells: keys come from the header, or are numbers ("0", "1", …) if `columns` uses numbers."""
     numbered = bool(columns) and all(name.isdigit() for name in columns.values())
     header: list[str] | None = None
     for line, cells in records:
@@ -155,7 +157,7 @@ def _named(
                 continue
         if len(cells) != len(header):
             flaw = Flaw(
-                f"{len(cells)} cells, where the first line has {len(header)}",
+                f"expected {len(header)} cells as in the first line, found {len(cells)}",
                 remedy="Correct or quote the line",
             )
             intake.refuse(path, line, flaw)
@@ -165,7 +167,7 @@ def _named(
 
 def _check_header(path: str | Path, line: int, header: list[str], columns: Columns, need: Sequence[str]) -> None:
     if len(set(header)) < len(header):
-        raise BadInput(printable(path), "two columns have one name", line=line, remedy="Rename one in the header.")
+        raise BadInput(printable(path), "duplicate column name", line=line, remedy="Rename one in the header.")
     try:
         for role in need:
             need_column(dict.fromkeys(header), role, columns)
@@ -174,27 +176,27 @@ def _check_header(path: str | Path, line: int, header: list[str], columns: Colum
 
 
 def find_column(names: Iterable[str], role: str, columns: Columns | None = None) -> str | None:
-    """The name under which a role ("doc_id", "text", …) goes among `names`, if it is there."""
+    """The column among `names` that has a role ("doc_id", "text", …), or None."""
     present = names if isinstance(names, (dict, set)) else set(names)
     wanted = (columns[role],) if columns and role in columns else NAMES[role]
     return next((name for name in wanted if name in present), None)
 
 
 def need_column(names: Mapping[str, Any], role: str, columns: Columns | None = None) -> str:
-    """As `find_column`, but a row without it is flawed."""
+    """Like `find_column`, but a missing column is a flaw."""
     name = find_column(names, role, columns)
     if name is None:
         wanted = columns[role] if columns and role in columns else NAMES[role][0]
         raise Flaw(
             f"missing; the line has {shown(', '.join(map(str, names)) or 'no fields')}",
             field=wanted,
-            remedy=f"Add it, or say which column is the {role} with --column {role}=NAME (columns={{{role!r}: NAME}})",
+            remedy=f"Add it, or name the {role} column with --column {role}=NAME (columns={{{role!r}: NAME}})",
         )
     return name
 
 
 def check_columns(columns: Columns | None, roles: Sequence[str]) -> None:
-    """Refuse a `columns` that speaks of roles that do not exist."""
+    """Reject `columns` that name an unknown role."""
     for role in columns or ():
         if role not in roles:
             raise UnknownName("column role", role, roles)

@@ -37,7 +37,7 @@ class Outline:
         self._lines.append(text)
 
     def take_back(self) -> str:
-        """The last line, which turned out to be a heading."""
+        """Remove and return the last line, which turned out to be a heading."""
         return self._lines.pop()
 
     def _close(self) -> None:
@@ -46,7 +46,7 @@ class Outline:
         self._lines = []
 
     def sections(self) -> list[Section]:
-        """All sections with text, and headings with nothing under them at all."""
+        """All sections with text, and headings without text or subsections."""
         self._close()
         kept = []
         for section, following in zip(self._sections, [*self._sections[1:], None]):
@@ -68,7 +68,7 @@ _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 
 
 def markdown(text: str) -> Outline:
-    """`#` and underlined headings outside of code fences; a front matter's `title`."""
+    """Outline by `#` and underlined headings outside of code fences, and the `title` of the front matter."""
     outline = Outline()
     lines = text.split("\n")
     if lines[0].rstrip() == "---" and "---" in (line.rstrip() for line in lines[1:200]):
@@ -105,7 +105,7 @@ _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+$")
 
 
 def rst(text: str) -> Outline:
-    """Titles by their underlines; the order in which the kinds of line appear gives the levels."""
+    """Outline by underlined titles; levels follow the order in which the underline characters first appear."""
     outline = Outline()
     kinds: list[tuple[str, bool]] = []
     lines = [line.rstrip() for line in text.split("\n")]
@@ -189,13 +189,13 @@ class _Page(HTMLParser):
 
 
 def html(text: str) -> Outline:
-    """Headings and blocks of a page, without scripts and styles."""
+    """Outline by the headings and blocks of a page, without scripts and styles."""
     page = _Page()
     try:
         page.feed(text)
         page.close()
-    except AssertionError as error:  # how html.parser says that a declaration makes no sense
-        raise Flaw(f"broken HTML ({error})") from None
+    except AssertionError as error:  # html.parser's reaction to a malformed declaration
+        raise Flaw(f"invalid HTML ({error})") from None
     page.handle_endtag("title")
     if page.open_heading:
         page.handle_endtag("h1")
@@ -212,4 +212,4 @@ OUTLINES: dict[str, Callable[[str], Outline]] = {
     ".html": html,
     ".htm": html,
 }
-"""How each kind of file is read, by suffix."""
+"""The outline parser of each file suffix."""

@@ -1,14 +1,14 @@
-"""Words and sentences of plain text, with nothing but regular expressions."""
+"""Words and sentences of plain text, by regular expressions alone."""
 
 from __future__ import annotations
 
 import re
 from itertools import islice
 
-_NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Han: written without spaces, so a sign is a word
+_NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Han have no spaces, so each character is a word
 _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
 
-# The lookbehind makes a run of full stops one candidate, not one for each stop.
+# The lookbehind makes a run of full stops a single candidate.
 _END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s++|[。！？]++[」』”’)]*+\s*+")
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*|\n(?=[^\S\n]*(?:[-*•]|\d+[.)])[^\S\n])")
 _OPENER = re.compile(r"[\"'“‘«(\[]*+(\w+)")
@@ -19,18 +19,18 @@ _ABBREVIATIONS = """
     pp eds cf vs viz e.g i.e eg ie approx ca resp
 """
 _NEVER_LAST = frozenset(_ABBREVIATIONS.split())
-"""Abbreviations that a name, a number or an example follows, never the end of a sentence."""
+"""Abbreviations before a name, a number or an example, which never end a sentence."""
 
 _BEFORE_NUMBERS = frozenset(
     ("no", "nos", "p", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec")
 )
-"""Words that are abbreviations only before a number: `No. 5`, but `He said no. Then he left.`"""
+"""Words that are abbreviations only before a number: `No. 5`, but not `He said no. Then he left.`"""
 
 _CLOSERS = """
     al etc inc ltd co corp bros jr sr dept est univ u.s u.k u.n e.u a.m p.m ph.d b.sc m.sc
 """
 _SOMETIMES_LAST = frozenset(_CLOSERS.split())
-"""Abbreviations that may close a sentence: they do when a usual first word follows."""
+"""Abbreviations that may end a sentence: they do if a common first word follows."""
 
 _STARTERS = """
     the this that these those a an it its he she they we you i there here in on at for from with by as if when
@@ -41,7 +41,7 @@ _USUAL_FIRST = frozenset(_STARTERS.split())
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """(start, end) of each word: what stands between spaces, or one sign of a script that has none."""
+    """(start, end) of each word: a run without spaces, or one character of a script without spaces."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
@@ -50,8 +50,8 @@ def count_words(text: str) -> int:
 
 
 def first_words(text: str, count: int) -> str:
-    """The text up to the end of its word number `count`."""
-    if text.isascii() and len(text) < 2 * count:  # a word and a space each: too short to hold more
+    """The first `count` words of the text."""
+    if text.isascii() and len(text) < 2 * count:  # a word takes at least two characters, so the text is short enough
         return text
     end = 0
     for match in islice(_WORD.finditer(text), count):
@@ -62,8 +62,8 @@ def first_words(text: str, count: int) -> str:
 def split_sentences(text: str) -> list[str]:
     """The sentences of a text, in order, each on one line.
 
-    A full stop ends a sentence when a space follows, the next word could start one, and the word before is no
-    abbreviation or initial. Blank lines and list items end sentences too.
+    A full stop ends a sentence if a space follows, the next word could start a sentence, and the word before is
+    not an abbreviation or initial. Blank lines and list items end sentences too.
     """
     sentences = []
     for paragraph in _PARAGRAPH.split(text):
@@ -79,7 +79,7 @@ def split_sentences(text: str) -> list[str]:
 def _ends(text: str, match: re.Match[str]) -> bool:
     mark = match[0].rstrip()
     if mark[0] in "。！？" or text[match.start() - 1 : match.start()].isspace():
-        return True  # " . " stands in tokenised text, where capitals are often lost
+        return True  # " . " occurs in tokenised text, which is often lowercased
     following = _OPENER.match(text, match.end())
     opener = following[1] if following else ""
     if opener[:1].islower():

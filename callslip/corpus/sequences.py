@@ -1,7 +1,6 @@
-"""Histories as arrays: what every user did, in order, and the examples that a model is trained on.
+"""Histories as arrays: each user's items in order, and the training examples made from them.
 
-Everything is in row numbers of the corpus. Where a history is padded, its items are numbers from 1 (row + 1), and 0
-fills it up on the right.
+Items are row numbers of the corpus. Padded histories hold item numbers (row + 1) and are right-padded with 0.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from callslip.errors import CallslipError, closest
 
 USERS = "users.jsonl"
 LONGEST = 20
-"""Items that are read of a history: the last ones."""
+"""Default maximum length of a history; longer ones keep their last items."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Histories with the item that came next, or that belongs to them."""
+    """Histories with their targets: the next item, or another item of the same user."""
 
     histories: np.ndarray
-    """Item numbers [n, T]: row + 1, filled up with 0 on the right."""
+    """Item numbers (row + 1) [n, T], right-padded with 0."""
     targets: np.ndarray
-    """The row of the item, [n]."""
+    """Row of each target item, [n]."""
     sequence: np.ndarray
-    """Which of the sequences each example is of, [n]."""
+    """Index of the sequence each example comes from, [n]."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -48,7 +47,7 @@ class Sequences:
     items: np.ndarray
     """Rows of items, [interactions]."""
     bounds: np.ndarray
-    """Where each user's items begin, and where the last one's end, [users + 1]."""
+    """Offset of each user's first item, and the end of the last user's items, [users + 1]."""
 
     def __len__(self) -> int:
         return len(self.users)
@@ -58,11 +57,11 @@ class Sequences:
         return np.split(self.items, self.bounds[1:-1]) if len(self) else []
 
     def counts(self, documents: int) -> np.ndarray:
-        """How often each item occurs, [documents]."""
+        """Number of interactions of each item, [documents]."""
         return np.bincount(self.items, minlength=documents)
 
     def sequential(self, longest: int = LONGEST) -> Examples:
-        """Every item but a user's first, with (at most `longest` of) the items before it."""
+        """One example per item except a user's first: the item, after at most `longest` items before it."""
         owner, start, _ = self._places()
         at = np.arange(len(self.items))
         chosen = at > start
@@ -71,8 +70,8 @@ class Sequences:
         return Examples(self._padded(first, at - first, longest), self.items[at], owner)
 
     def general(self, longest: int = LONGEST) -> Examples:
-        """Every item of users that have several, with (at most the last `longest` of) the user's other items, whenever
-        they came."""
+        """One example per item of users with two or more items: the item, with at most the last `longest` of the
+        user's other items, earlier or later."""
         owner, start, end = self._places()
         at = np.arange(len(self.items))
         chosen = end - start > 1
@@ -86,14 +85,14 @@ class Sequences:
         return self._padded(first, self.bounds[1:] - first, longest)
 
     def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of every interaction: its user, and where that one's items begin and end."""
+        """For every interaction: its user, and where the user's items begin and end."""
         owner = np.repeat(np.arange(len(self)), np.diff(self.bounds))
         return owner, self.bounds[:-1][owner], self.bounds[1:][owner]
 
     def _padded(
         self, first: np.ndarray, lengths: np.ndarray, longest: int, skip: np.ndarray | None = None
     ) -> np.ndarray:
-        """Item numbers from `first` on, so many each; the place `skip`, if it lies among them, is stepped over."""
+        """`lengths` item numbers from each offset in `first`, without the position `skip` if it is in the range."""
         width = min(longest, int(lengths.max(initial=0))) or 1
         place = first[:, None] + np.arange(width)
         if skip is not None:
@@ -105,7 +104,7 @@ class Sequences:
 
 
 def sequences(corpus: Corpus, split: str = "train") -> Sequences:
-    """What may be trained on: of every judged query of the split that has a history, that and its target."""
+    """The sequences to train on: the history and target of every judged query of the split that has a history."""
     row_of = corpus.rows()
     queries, judgements = corpus.split(split)
     users: list[str] = []
@@ -123,12 +122,12 @@ def sequences(corpus: Corpus, split: str = "train") -> Sequences:
 
 
 def runs(histories: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Where examples begin that do not go on with the one before: bounds of runs, [runs + 1].
+    """Bounds of runs of consecutive examples that extend the same history, [runs + 1].
 
-    An example goes on with the one before if its history is that one's and its target (without the first item, where
-    the table is too narrow for all). A model that reads a sequence from left to right has then read both in reading the
-    last of the run. A run is as long as the table is wide, and half of that where histories are cut: nobody is left
-    with less than half a history.
+    An example extends the previous one if its history is the previous history plus the previous target (without the
+    first item if the table is too narrow). A causal model that reads the last example of a run has therefore read all
+    of them. A run has at most as many examples as the table has columns, or half as many where histories are
+    truncated, so that every example keeps at least half of its history.
     """
     count, width = histories.shape
     lengths = np.count_nonzero(histories, axis=1)
@@ -150,10 +149,10 @@ def runs(histories: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def padded(histories: Iterable[Sequence[str]], number_of: Mapping[str, int], longest: int = LONGEST) -> np.ndarray:
-    """Histories of doc_ids as item numbers [n, T], filled up with 0 on the right.
+    """Histories of doc_ids as item numbers [n, T], right-padded with 0.
 
-    `number_of` gives an item's number, from 1; items that it does not know are left out. A history of which nothing is
-    known is a row of zeros.
+    `number_of` maps an item to its number, from 1; unknown items are dropped. A history without known items becomes a
+    row of zeros.
     """
     rows = [[number for item in history if (number := number_of.get(item, 0))][-longest:] for history in histories]
     table = np.zeros((len(rows), max(map(len, rows), default=0) or 1), np.int64)
@@ -164,15 +163,15 @@ def padded(histories: Iterable[Sequence[str]], number_of: Mapping[str, int], lon
 
 @dataclass
 class Users:
-    """All that a log says of each user, for `search --user`: kept in the saved folder, one JSON object a line."""
+    """The full history of each user, for `search --user`; saved with the index, one JSON object per line."""
 
     lines: bytes = b""
-    """The file. It is only read when somebody asks for a user."""
+    """The file, read at the first lookup of a user."""
     _histories: dict[str, tuple[str, ...]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, corpus: Corpus) -> Users:
-        """The longest history of each user, with the item that came after it."""
+        """The longest history of each user, followed by its target."""
         known: dict[str, tuple[str, ...]] = {}
         for split, judgements in corpus.judgements.items():
             for query_id, grades in judgements.items():
@@ -205,13 +204,13 @@ class Users:
         return self._histories
 
     def query(self, user: str) -> Query:
-        """The user's history as a query, or an error that says what to do about it."""
+        """The user's history as a query; an unknown user is an error with a remedy."""
         if user in self.histories:
             return Query(user, "", self.histories[user])
         if not self.histories:
-            remedy = "Search it by text, or fit a method that reads histories, such as item-knn or tiger, on a log."
-            raise CallslipError("the index knows no users: it was not fitted on a log", remedy)
+            remedy = "Search by text, or fit a method that reads histories, such as item-knn or tiger, on a log."
+            raise CallslipError("this index has no users: it was not fitted on an interaction log", remedy)
         remedy = "Give items instead: --history id,id,id (a query with a history)."
         close = closest(user, self.histories)
         hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise CallslipError(f"the index knows no user {user!r}", hint + remedy)
+        raise CallslipError(f"unknown user {user!r}", hint + remedy)

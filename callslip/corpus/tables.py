@@ -1,4 +1,4 @@
-"""Rows as documents and queries."""
+"""Conversion of rows to documents and queries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callslip.corpus.rows import Columns, Row, find_column, need_column
 
 
 def document_of(row: Row, columns: Columns | None = None, *, need_text: bool = True) -> Document:
-    """A row as a document; fields that are neither id, title nor text become metadata."""
+    """A row as a document; fields other than id, title and text become metadata."""
     id_name = need_column(row, "doc_id", columns)
     doc_id = check_id(row[id_name], id_name)
     text_name = need_column(row, "text", columns) if need_text else find_column(row, "text", columns)
@@ -27,7 +27,7 @@ def document_of(row: Row, columns: Columns | None = None, *, need_text: bool = T
 
 
 def _metadata(rest: Row) -> Mapping[str, Any]:
-    """What is left of a row. BEIR's `metadata` object is opened, and an empty one costs nothing."""
+    """The remaining fields of a row, with BEIR's `metadata` object unpacked. Empty metadata take no memory."""
     inner = rest.pop("metadata", None)
     if isinstance(inner, dict):
         rest = {**inner, **rest}
@@ -42,7 +42,7 @@ def _metadata(rest: Row) -> Mapping[str, Any]:
 
 
 def query_of(row: Row, columns: Columns | None = None) -> Query:
-    """A row as a query: an id, and a text or a `history` of doc_ids or both."""
+    """A row as a query: an id with a text, a `history` of doc_ids, or both."""
     id_name = need_column(row, "query_id", columns)
     query_id = check_id(row[id_name], id_name)
     history = row.get("history")
@@ -62,13 +62,13 @@ def read_documents(
     *,
     need_text: bool = True,
 ) -> list[Document]:
-    """All documents of a file, each doc_id once."""
+    """All documents of a file; doc_ids must be unique."""
     seen: set[str] = set()
 
     def parse(row: Row) -> Document:
         document = document_of(row, columns, need_text=need_text)
         if document.doc_id in seen:
-            raise Flaw(f"{shown(document.doc_id)} was given before", field="doc_id", remedy="Make the ids unique")
+            raise Flaw(f"duplicate id {shown(document.doc_id)}", field="doc_id", remedy="Make the ids unique")
         seen.add(document.doc_id)
         return document
 
@@ -78,13 +78,13 @@ def read_documents(
 def read_queries(
     path: str | Path, rows: Iterable[tuple[int, Row]], intake: Intake, columns: Columns | None = None
 ) -> dict[str, Query]:
-    """All queries of a file by id, each once."""
+    """All queries of a file by id; ids must be unique."""
     queries: dict[str, Query] = {}
 
     def parse(row: Row) -> None:
         query = query_of(row, columns)
         if query.query_id in queries:
-            raise Flaw(f"{shown(query.query_id)} was given before", field="query_id", remedy="Make the ids unique")
+            raise Flaw(f"duplicate id {shown(query.query_id)}", field="query_id", remedy="Make the ids unique")
         queries[query.query_id] = query
 
     for _ in intake.each(path, rows, parse):

@@ -1,4 +1,4 @@
-"""TREC's ways to write topics and judgements, and BEIR's three columns, which are one of them."""
+"""TREC topics and judgements, and BEIR's three-column judgements."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from callslip.corpus.documents import Judgements
 from callslip.corpus.lines import Flaw, Intake, check_id, shown
 from callslip.corpus.rows import Row, read_rows
 
-MAX_GRADE = 2**31 - 1  # what trec_eval, which is C, can hold
+MAX_GRADE = 2**31 - 1  # the range of trec_eval's C ints
 QUERY_HEADERS = {"query-id", "query_id", "queryid", "qid", "query", "topic", "topic_id", "topic-id"}
 SPLITS = {"train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "val": "dev", "test": "test"}
 
 
 def split_of(path: str | Path, default: str | None = "test") -> str:
-    """The split that a judgement file's name speaks of: train.tsv, qrels.dev.txt, validation.tsv.gz …
+    """The split in the name of a judgement file: train.tsv, qrels.dev.txt, validation.tsv.gz …
 
-    Without such a word it is `default`, or with `default=None` the name itself, up to the first dot.
+    A name without a split gives `default`, or with `default=None` the name itself up to the first dot.
     """
     name = Path(path).name
     for word in re.split(r"[^a-z]+", name.lower()):
@@ -35,8 +35,8 @@ def read_judgements(
 ) -> Judgements:
     """Judgements of one file: `query doc grade` (BEIR, headed or not), `query 0 doc grade` (TREC) or JSONL.
 
-    With `queries` and `doc_ids`, judgements of others are flawed. `doc_ids` maps each doc_id to itself, so
-    that judgements hold the corpus's own strings and not copies.
+    With `queries` and `doc_ids`, judgements of unknown ids are flaws. `doc_ids` maps each doc_id to itself, so
+    that judgements share the corpus's strings instead of holding copies.
     """
     judgements: Judgements = {}
 
@@ -52,7 +52,7 @@ def read_judgements(
         grades = judgements.setdefault(query_id, {})
         if grades.setdefault(doc_id, grade) != grade:
             raise Flaw(
-                f"judged {grade} here and {grades[doc_id]} before",
+                f"conflicting grades: {grade} here, {grades[doc_id]} on an earlier line",
                 field="grade",
                 remedy="Keep one of the two",
             )
@@ -85,7 +85,7 @@ def _judgement_cells(path: str | Path, intake: Intake) -> Iterator[tuple[int, tu
         cells = text.split("\t") if "\t" in text else text.split(delimiter)
         if len(cells) != width and (width or len(cells) not in (3, 4)):
             expected = width or "3 (query, document, grade) or 4 (query, 0, document, grade)"
-            raise Flaw(f"{len(cells)} columns, where {expected} are expected")
+            raise Flaw(f"expected {expected} columns, found {len(cells)}")
         header = not width and cells[0].strip().lower() in QUERY_HEADERS
         width = len(cells)
         return None if header else (cells[0], cells[-2], cells[-1])
@@ -111,9 +111,9 @@ def _cells_of_row(row: Row) -> tuple[str, str, str]:
 
 
 def read_topics(path: str | Path, intake: Intake) -> Iterator[tuple[int, Row]]:
-    """Rows {query_id, text} of classic TREC topics (`<top> <num> <title> <desc>`), by their titles.
+    """Rows {query_id, text} of classic TREC topics (`<top> <num> <title> <desc>`); the text is the title.
 
-    A topic without a title is read by its description. Closing tags of fields may be there or not.
+    A topic without a title uses its description. Closing tags of fields are optional.
     """
     yield from intake.each(path, _topic_blocks(path, intake), _topic_row)
 
@@ -129,7 +129,7 @@ def _topic_blocks(path: str | Path, intake: Intake) -> Iterator[tuple[int, str]]
         elif block:
             block.append(text)
         elif text.strip():
-            intake.refuse(path, line, Flaw("text outside of <top> … </top>"))
+            intake.refuse(path, line, Flaw("text outside <top> … </top>"))
         if block and re.search(r"</top>\s*$", text, re.IGNORECASE):
             yield start, "\n".join(block)
             block = []

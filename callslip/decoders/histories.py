@@ -1,7 +1,7 @@
-"""Items and histories: vectors of items, and encoders that read a history of them.
+"""Items and histories: item vectors, and encoders that read histories of items.
 
-A history is a row of item numbers, [B, T]: 1 is the first item, and 0 fills it up on the right. An item is known by an
-embedding of its own, by its text's vector through a projection, or by both.
+A history is a row of item numbers, [B, T], from 1, right-padded with 0. An item is represented by its own embedding, by
+a projection of its text vector, or by both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HistoryKind = Literal["set", "sequence"]
 class ItemTable(nn.Module):
     """A vector [dim] for each of `count` items.
 
-    Text vectors are no parameters and are not saved with the model: `set_texts` gives them, in the order of the items.
+    Text vectors are not parameters and are not saved with the model: `set_texts` sets them, in the order of the items.
     """
 
     def __init__(self, count: int, dim: int, kind: ItemKind = "both", text_dim: int = 0) -> None:
@@ -47,15 +47,17 @@ class ItemTable(nn.Module):
         return len(self.trained) - 1
 
     def set_texts(self, vectors: Tensor) -> None:
-        """The text vector of every item, [count, text_dim]."""
+        """Set the text vector of every item, [count, text_dim]."""
         if self.project is None:
             return
         if vectors.shape != (self.count, self.project.in_features):
-            raise ValueError(f"{tuple(vectors.shape)} vectors for {self.count} items of {self.project.in_features}")
+            raise ValueError(
+                f"{tuple(vectors.shape)} vectors for {self.count} items of width {self.project.in_features}"
+            )
         self.texts = functional.pad(vectors.to(self.trained.device, torch.float32), (0, 0, 1, 0))
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Vectors of items by number, [..., dim]; that of 0 is 0."""
+        """Vectors of items by number, [..., dim]; padding (0) has the zero vector."""
         parts = []
         if self.ids is not None:
             parts.append(self.ids(numbers))
@@ -68,12 +70,12 @@ class ItemTable(nn.Module):
         return self(torch.arange(1, self.count + 1, device=self.trained.device))
 
     def known(self) -> Tensor:
-        """Which items a history may hold, [count]: where items are ids, only those that were trained."""
+        """Which items a history may contain, [count]: if items are ids, only those that were trained."""
         return self.trained[1:] if self.kind == "id" else torch.ones_like(self.trained[1:])
 
     @torch.no_grad()
     def extend(self, texts: Tensor) -> None:
-        """New items after the present ones. Nobody trained an embedding of theirs: they get the mean of the others."""
+        """Append new items. Their embeddings are untrained, so they get the mean of the others."""
         more = len(texts)
         if self.ids is not None:
             old = self.ids.weight
@@ -86,7 +88,7 @@ class ItemTable(nn.Module):
 
     @torch.no_grad()
     def keep(self, items: Tensor) -> None:
-        """Forget all items but these (counted from 0), and number them anew."""
+        """Keep only these items (counted from 0), and renumber them."""
         rows = functional.pad(items.to(self.trained.device) + 1, (1, 0))
         if self.ids is not None:
             self._embed(self.ids.weight[rows])
@@ -100,8 +102,8 @@ class ItemTable(nn.Module):
 
 @dataclass
 class Read:
-    """A batch of histories after they were read: one vector each [B, D], and the states [B, T, D] with their mask, if
-    they were kept. `members`: of sets, the numbers of their items, [B, T]."""
+    """A batch of encoded histories: one vector each [B, D], and optionally the states [B, T, D] with their mask.
+    `members`: the item numbers of sets, [B, T]."""
 
     vector: Tensor
     states: States | None = None
@@ -119,8 +121,8 @@ class Read:
 
 
 class HistoryEncoder(nn.Module):
-    """Reads histories. `sequence`: a causal transformer with positions, as SASRec; the vector is the state of the last
-    item. `set`: no order; the vector is a pool of the items by attention."""
+    """Encodes histories. `sequence`: a causal transformer with positions, like SASRec; the vector is the state of the
+    last item. `set`: unordered; the vector is an attention pooling of the items."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class HistoryEncoder(nn.Module):
         super().__init__()
         dim = items.dim
         if dim % heads:
-            raise BadSetting(f"histories {dim} wide are no multiple of {heads} heads", "Change history_width.")
+            raise BadSetting(f"history_width {dim} is not a multiple of {heads} heads", "Change history_width.")
         self.items, self.kind, self.longest = items, kind, longest
         self.dropout = nn.Dropout(dropout)
         self.positions = nn.Embedding(longest, dim) if kind == "sequence" else None
@@ -146,13 +148,13 @@ class HistoryEncoder(nn.Module):
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=0.02)
         if self.pool is not None:
-            nn.init.zeros_(self.pool.weight)  # training begins with the mean
+            nn.init.zeros_(self.pool.weight)  # attention pooling starts as the mean
             nn.init.zeros_(self.pool.bias)
 
     def forward(self, numbers: Tensor) -> Read:
         numbers = self.trimmed(numbers)
         mask = numbers > 0
-        # A history of which nothing is known still needs something to attend to: its first place, which is 0.
+        # A history without known items still needs something to attend to: its first position, whose vector is 0.
         seen = mask | (torch.arange(numbers.shape[1], device=numbers.device) == 0)
         states = self.states(numbers, seen)
         if self.pool is not None:
@@ -164,31 +166,31 @@ class HistoryEncoder(nn.Module):
         return Read(vector, States(states, seen), numbers if self.kind == "set" else None)
 
     def states(self, numbers: Tensor, seen: Tensor) -> Tensor:
-        """A state for each item, [B, T, D]: in a sequence, of it and what came before; in a set, of all."""
+        """A state for each item, [B, T, D]: causal in a sequence, of all items in a set."""
         x = self.items(numbers)
         if self.positions is not None:
             x = self.begin(x) + self.positions.weight[: x.shape[1]]
         else:
             x = self.begin(x)
         x = self.dropout(x)
-        # Padding stands on the right, so a causal mask hides it from every item that counts.
+        # Histories are right-padded, so the causal mask hides the padding from every item.
         shown = None if self.kind == "sequence" else seen[:, None, None, :]
         for layer in self.layers:
             x = layer(x, shown)
         return self.end(x)
 
     def at(self, numbers: Tensor, history: Tensor, place: Tensor) -> Tensor:
-        """Vectors of beginnings of sequences, all read in one go: of row `history` [n] up to `place` [n], [n, D]."""
+        """Vectors of prefixes of sequences in one pass, [n, D]: of row `history` [n] up to position `place` [n]."""
         if self.kind != "sequence":
-            raise ValueError("a set has no beginnings")
+            raise ValueError("a set has no prefixes")
         numbers = self.trimmed(numbers)
         return self.states(numbers, numbers > 0)[history, place]
 
     def trimmed(self, numbers: Tensor) -> Tensor:
-        """Without the padding that nobody needs."""
+        """Trim columns that are padding in every row."""
         longest = int((numbers > 0).sum(dim=1).max()) if len(numbers) else 1
         if longest > self.longest:
-            raise ValueError(f"a history of {longest} items, and {self.longest} can be read")
+            raise ValueError(f"a history of {longest} items exceeds the maximum of {self.longest}")
         return numbers[:, : max(1, longest)]
 
 
@@ -210,8 +212,8 @@ class HistoryLayer(nn.Module):
 
 
 class HistoryWriter(WrappedWriter):
-    """Reads histories and writes codes: the code writer attends to the encoder's states, or to what it makes of its one
-    vector."""
+    """Reads histories and writes codes: the code writer attends to the encoder's states, or to memory slots made from
+    its vector."""
 
     def __init__(self, encoder: HistoryEncoder, writer: CodeWriter) -> None:
         super().__init__()
@@ -222,11 +224,11 @@ class HistoryWriter(WrappedWriter):
         return self.encoder.items
 
     def read(self, histories: Tensor | Read) -> Read:
-        """Histories that were read already stay as they are, so that several terms can share one reading."""
+        """Encode histories; encoded ones are returned as they are, so that several loss terms can share them."""
         return histories if isinstance(histories, Read) else self.encoder(histories)
 
     def memory(self, histories: Tensor | Read) -> Tensor | States:
-        """What the writer is given of histories."""
+        """The encoder's output that the writer attends to."""
         read = self.read(histories)
         if self.writer.reads == "vector":
             return read.vector
@@ -235,7 +237,7 @@ class HistoryWriter(WrappedWriter):
 
     @torch.no_grad()
     def vectors(self, histories: Tensor, batch: int = 1024) -> Tensor:
-        """What is compared with the items' vectors, [B, D]."""
+        """Vectors to compare with the items' vectors, [B, D]."""
         return torch.cat([self.encoder(some).vector for some in histories.split(batch)])
 
 
@@ -254,20 +256,20 @@ class HistoryShape:
     dropout: float
     memory: Literal["vector", "states"] = "vector"
     texts: bool = True
-    """Whether items have texts; otherwise their vectors come from the users who had them."""
+    """Whether items have texts; otherwise their vectors come from interactions."""
 
     @classmethod
     def of(
         cls, s: Any, kind: HistoryKind, vectors: np.ndarray, texts: bool, memory: Literal["vector", "states"] = "vector"
     ) -> HistoryShape:
-        """The shape that history settings ask for, for items with these vectors [count, text_dim]."""
+        """The shape given by the history settings, for items with these vectors [count, text_dim]."""
         return cls(
             kind, len(vectors), vectors.shape[1], s.items, s.history_width, s.history_length, s.history_layers,
             s.history_heads, s.history_dropout, memory, texts,
         )  # fmt: skip
 
     def encoder(self, vectors: np.ndarray) -> HistoryEncoder:
-        """An untrained encoder, given the items' vectors [count, text_dim]."""
+        """An untrained encoder for items with these vectors [count, text_dim]."""
         items = ItemTable(self.count, self.width, self.items, self.text_dim)
         items.set_texts(torch.from_numpy(np.array(vectors, dtype=np.float32)))
         return HistoryEncoder(

@@ -1,4 +1,4 @@
-"""Scores of a level: what `start` and `advance` give, when a plain tensor of log-probabilities would be too large."""
+"""Scores of a level, as `start` and `advance` return them if a tensor of log-probabilities would be too large."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor
 
 
 class ChildScores(Protocol):
-    """Scores of one level for every beam, asked for child by child."""
+    """Scores of one level for every beam, computed for the requested children."""
 
     @property
     def normalised(self) -> bool:
-        """Whether they are log-probabilities."""
+        """Whether the scores are log-probabilities."""
 
     @property
     def queries(self) -> int: ...
     @property
     def device(self) -> torch.device: ...
     def of(self, owner: Tensor, token: Tensor) -> Tensor:
-        """Scores of `token` after the beam at flat place `owner`; END is -1."""
+        """Scores of `token` after the beam at flat index `owner`; END is -1."""
 
 
 @dataclass
 class DenseScores:
-    """Log-probabilities of all outputs of the level, [queries, beams, outputs]; the last one may mean END."""
+    """Log-probabilities of all outputs of the level, [queries, beams, outputs]; the last output may be END."""
 
     values: Tensor
     normalised: bool = True
@@ -41,19 +41,19 @@ class DenseScores:
 
     def of(self, owner: Tensor, token: Tensor) -> Tensor:
         outputs = self.values.shape[-1]
-        # remainder: END, -1, is the last output
+        # remainder maps END (-1) to the last output
         return self.values.reshape(-1).take(token.remainder(outputs).add_(owner, alpha=outputs))
 
 
 @dataclass
 class SparseScores:
-    """Logits of a large vocabulary, computed only for the children that are asked for.
+    """Logits of a large vocabulary, computed only for the requested children.
 
-    Not normalised, so the search renormalises over the children.
+    The logits are not normalised, so the search normalises over the children.
     """
 
     hidden: Tensor  # [queries, beams, width]
-    table: Tensor  # [vocabulary, width]; the last row may mean END
+    table: Tensor  # [vocabulary, width]; the last row may be END
     normalised: bool = False
 
     @property
@@ -67,7 +67,7 @@ class SparseScores:
     def of(self, owner: Tensor, token: Tensor) -> Tensor:
         size = len(self.table)
         states = self.hidden.flatten(0, 1)
-        # A gathered row costs about four times as much as a row of a matrix product.
+        # Gathering a row costs about four times as much as a row of a matrix product.
         if 4 * len(token) > len(states) * size:
             return DenseScores((states @ self.table.t())[:, None]).of(owner, token)
         token = token.remainder(size)

@@ -1,8 +1,8 @@
 """T5 as a code writer: reads the query's text, writes a code. `t5-*`, `flan-t5-*` and `mt5-*`, by name or path.
 
-Tokens of codes are new tokens of T5's own vocabulary (`tokens`), rows of codebooks of their own (`codebooks`), or
-words that it has already (`words`). It is trained as transformers' module; to search, its weights are given to an
-engine, and the head computes the current level's outputs only.
+Tokens of codes are new tokens in T5's vocabulary (`tokens`), rows of separate codebooks (`codebooks`), or existing
+words of the vocabulary (`words`). Training uses the transformers module; for search, an engine runs the weights, and
+the head computes only the outputs of the current level.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WRITER, CODEBOOKS = "writer.json", "codebooks.safetensors"
 
 @dataclass
 class Tokens:
-    """A batch of tokenised texts, padded on the right: ids and the mask of what is not padding, both [B, S]."""
+    """A batch of tokenised texts, right-padded: ids and attention mask, both [B, S]."""
 
     ids: Tensor
     mask: Tensor
@@ -47,7 +47,7 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, some: slice) -> Tokens:
-        """Some of the texts, without the padding that only the others needed."""
+        """A slice of the texts, trimmed to their longest."""
         ids, mask = self.ids[some], self.mask[some]
         longest = max(1, int(mask.sum(dim=1).max())) if len(mask) else 1
         return Tokens(ids[:, :longest], mask[:, :longest])
@@ -71,14 +71,14 @@ class T5CodeWriter(Searched):
         tokenizer: Any = None,
         engine: EngineName = "auto",
     ) -> None:
-        """`t5` is a transformers model. With `tokens`, its last sum(widths) tokens are the codes'. `normalise` says
-        what the probabilities of a level add up over: its outputs; T5's whole vocabulary, as transformers' own
-        `generate` has it; or nothing yet, because the search will renormalise over a node's children. With `words`,
-        token i of a code is word `vocabulary[i]`."""
+        """`t5` is a transformers model. With `tokens`, its last sum(widths) tokens are those of the codes. `normalise`
+        chooses the softmax of a level: over its outputs; over T5's whole vocabulary, as in transformers' `generate`; or
+        none, because the search renormalises over a node's children. With `words`, token i of a code is word
+        `vocabulary[i]`."""
         super().__init__()
         if t5.config.model_type not in KINDS:
             raise Unsupported(
-                f"a {t5.config.model_type} checkpoint cannot write codes", f"Use a model of kind {' or '.join(KINDS)}."
+                f"a {t5.config.model_type} checkpoint cannot write codes", f"Use a {' or '.join(KINDS)} model."
             )
         for name, given, choices in (
             ("codes", codes, ("tokens", "codebooks", "words")),
@@ -88,15 +88,15 @@ class T5CodeWriter(Searched):
             if given not in choices:
                 raise UnknownName(name, str(given), choices)
         if not len(widths) or min(widths) < 1:
-            raise BadSetting(f"widths {list(widths)}", "Give the number of tokens of each level, at least one.")
+            raise BadSetting(f"invalid widths {list(widths)}", "Give the number of tokens of each level, at least one.")
         if normalise == "vocabulary" and codes == "codebooks":
-            raise BadSetting("codebooks have no place in T5's vocabulary", "Use normalise=level, or codes=tokens.")
+            raise BadSetting("codebooks are not part of T5's vocabulary", "Use normalise=level, or codes=tokens.")
         self.t5, self.tokenizer = t5, tokenizer
         self.widths = tuple(int(width) for width in widths)
         self.codes, self.with_end, self.normalise = codes, with_end, normalise
         self.scale = t5.config.d_model**-0.5 if getattr(t5.config, "scale_decoder_outputs", False) else 1.0
         self.begin = int(getattr(t5.config, "decoder_start_token_id", None) or t5.config.pad_token_id or 0)
-        outputs = [width + with_end for width in self.widths]  # the last output of a level means: the code ends
+        outputs = [width + with_end for width in self.widths]  # the last output of a level is END
         if codes == "codebooks":
             model = t5.config.d_model
             self.embeddings = nn.ModuleList(nn.Embedding(n, model) for n in outputs[:-1])
@@ -110,19 +110,19 @@ class T5CodeWriter(Searched):
         self._heads: dict[tuple[int, int], Tensor] = {}
 
     def _ids(self, vocabulary: Sequence[int] | None) -> list[Tensor]:
-        """The places of each level's tokens in T5's vocabulary; END is its end of sequence."""
+        """T5's token ids of each level's tokens; END is T5's end of sequence."""
         size = self.t5.get_input_embeddings().num_embeddings
         end = [self.t5.config.eos_token_id] if self.with_end else []
         if self.codes == "words":
             words = list(range(size)) if vocabulary is None else list(vocabulary)
             if not words or min(words) < 0 or max(words) >= size or max(self.widths) > len(words):
-                raise BadSetting(f"codes of words do not fit into a vocabulary of {size} and {len(words)} words")
+                raise BadSetting(f"word codes do not fit a vocabulary of {size} with {len(words)} words")
             self.vocabulary: list[int] | None = words
             return [torch.tensor(words[:width] + end) for width in self.widths]
         first = size - sum(self.widths)
         if first < 1:
             raise BadSetting(
-                f"{sum(self.widths)} tokens of codes in a vocabulary of {size}", "Use T5CodeWriter.from_pretrained."
+                f"{sum(self.widths)} code tokens do not fit a vocabulary of {size}", "Use T5CodeWriter.from_pretrained."
             )
         ids = []
         for width in self.widths:
@@ -132,7 +132,7 @@ class T5CodeWriter(Searched):
 
     @classmethod
     def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> T5CodeWriter:
-        """From a checkpoint by name or folder, with room made in its vocabulary for the tokens of the codes."""
+        """Load a checkpoint by name or folder, and extend its vocabulary with the tokens of the codes."""
         t5, tokenizer = _load_checkpoint(str(name))
         if options.get("codes", "tokens") == "tokens":
             size = max(t5.config.vocab_size, len(tokenizer))
@@ -140,7 +140,7 @@ class T5CodeWriter(Searched):
         return cls(t5, widths, tokenizer=tokenizer, **options)
 
     def tokenize(self, texts: Sequence[str], longest: int = 512) -> list[list[int]]:
-        """Ids of each text, at most `longest` of them, the end of sequence included."""
+        """Ids of each text, truncated to `longest`, end of sequence included."""
         if not texts:
             return []
         ids = self.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
@@ -154,11 +154,11 @@ class T5CodeWriter(Searched):
         return len(self.widths)
 
     def token_index(self, tokens: Tensor, level: int) -> Tensor:
-        """Tokens as the model numbers them: END (-1) is the level's last output."""
+        """Indices of tokens among the outputs of a level: END (-1) is the last output."""
         return torch.where(tokens < 0, self.widths[level], tokens) if self.with_end else tokens
 
     def embed(self, tokens: Tensor, level: int) -> Tensor:
-        """What the decoder reads after a token of `level` was written."""
+        """Input embeddings of tokens of `level`, fed to the decoder in the next step."""
         index = self.token_index(tokens, level)
         if self.codes == "codebooks":
             return cast(Tensor, self.embeddings[level](index))
@@ -179,8 +179,8 @@ class T5CodeWriter(Searched):
         return [functional.linear(states[:, level], self.head(level)) for level in range(self.length)]
 
     def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
-        """Decoder states [B, L, model] under teacher forcing, scaled as the heads want them; those of the first n + 1
-        levels if codes have only n."""
+        """Decoder states [B, L, model] under teacher forcing, scaled for the heads; those of the first n + 1 levels if
+        codes have only n."""
         self._engine = None  # the weights are about to change
         before = [self._begin(len(codes))]
         before += [self.embed(codes[:, level], level) for level in range(min(codes.shape[1], self.length - 1))]
@@ -196,7 +196,7 @@ class T5CodeWriter(Searched):
     def _begin(self, count: int) -> Tensor:
         return self.t5.get_input_embeddings().weight[self.begin].expand(count, -1)
 
-    # The two verbs of search.
+    # The two operations of search.
 
     def start(self, queries: Tokens) -> tuple[State, Tensor | ChildScores]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
@@ -206,9 +206,9 @@ class T5CodeWriter(Searched):
         return state, self._scores(engine.step(state, self._begin(len(queries.ids))[:, None], None), 0)
 
     def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor | ChildScores:
-        """Write one token on each beam and give the next level's log-probabilities, [B, beams, outputs].
+        """Append one token to each beam and return the next level's log-probabilities, [B, beams, outputs].
 
-        `parents` [B, beams] says which earlier beam each new beam continues; `tokens` [B, beams] what it writes.
+        `parents` [B, beams] is the earlier beam that each new beam continues; `tokens` [B, beams] the token it appends.
         """
         level = state.written
         return self._scores(self._ready().step(state, self.embed(tokens, level - 1), parents), level)
@@ -224,7 +224,7 @@ class T5CodeWriter(Searched):
         return chosen - everything.logsumexp(dim=-1, keepdim=True)
 
     def _kept_head(self, level: int) -> Tensor:
-        """The output weights of a level, gathered once: those of 30,000 words are 60 MB."""
+        """The output weights of a level, gathered once and cached: those of 30,000 words are 60 MB."""
         key = (self.widths[level], 0 if self.codes == "words" else level)  # every level has the same words
         if key not in self._heads:
             self._heads[key] = self.head(level).detach()
@@ -239,7 +239,7 @@ class T5CodeWriter(Searched):
     # Files.
 
     def save(self, folder: Path) -> None:
-        """The checkpoint in transformers' layout, the codebooks if any, and what the codes look like."""
+        """Save the checkpoint in transformers' layout, the codebooks if any, and the shape of the codes."""
         from safetensors.torch import save_file
 
         with quiet():
@@ -256,7 +256,7 @@ class T5CodeWriter(Searched):
 
     @classmethod
     def load(cls, folder: Path) -> T5CodeWriter:
-        """What `save` wrote."""
+        """Load a folder written by `save`."""
         from safetensors.torch import load_file
 
         try:
@@ -273,7 +273,7 @@ class T5CodeWriter(Searched):
 
 
 def check_checkpoint(name: str) -> None:
-    """Refuse what is no T5 before hours of other work: only the small files are read."""
+    """Reject anything but a T5 before hours of other work; reads only the small files."""
     _checked(name, _read_config)
 
 
@@ -287,8 +287,8 @@ def _read_config(name: str) -> None:
 
     folder = Path(name)
     if folder.is_dir() and not any((folder / file).is_file() for file in ("tokenizer.json", "spiece.model")):
-        # transformers would make up a tokenizer that knows no word
-        raise BadInput(folder, "holds no tokenizer: neither tokenizer.json nor spiece.model")
+        # transformers would create a tokenizer with an empty vocabulary
+        raise BadInput(folder, "has no tokenizer: neither tokenizer.json nor spiece.model")
     config = AutoConfig.from_pretrained(name)
     if config.model_type not in KINDS:
         raise Unsupported(
@@ -305,7 +305,7 @@ def _read_all(name: str) -> tuple[Any, Any]:
         )
         missing = sorted(report["missing_keys"])
         if missing:
-            raise BadInput(name, f"lacks {len(missing)} weights of a whole T5, {missing[0]} among them")
+            raise BadInput(name, f"lacks {len(missing)} of T5's weights, such as {missing[0]}")
         return t5.eval(), AutoTokenizer.from_pretrained(name)
 
 
@@ -316,7 +316,7 @@ def _checked(name: str, read: Callable[[str], Any]) -> Any:
         return read(name)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        where = "" if Path(name).exists() else "there is no such folder, and from the hub: "
+        where = "" if Path(name).exists() else "not a folder; from the hub: "
         raise CallslipError(
             f"the T5 checkpoint {name!r} cannot be loaded ({where}{reason})",
             "Give a T5 on the hub, or a folder with config.json, tokenizer, model.safetensors (pickles are not read).",
@@ -325,7 +325,7 @@ def _checked(name: str, read: Callable[[str], Any]) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports, which are no part of our output."""
+    """Silence transformers' progress bars and load reports."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -20,11 +20,11 @@ from callslip.errors import Unsupported
 
 Trained = Literal["top", "all"]
 TOP = 2
-"""Layers that `top` trains."""
+"""Number of layers trained by `top`."""
 
 
 class TunedWriter(WrappedWriter):
-    """Reads `Tokens`: the encoder gives their vector, the writer a code."""
+    """Reads `Tokens`: the encoder turns them into a vector, and the writer into a code."""
 
     def __init__(self, encoder: str, writer: CodeWriter, trained: Trained, max_length: int | None = None) -> None:
         super().__init__()
@@ -38,16 +38,16 @@ class TunedWriter(WrappedWriter):
             part.requires_grad_(True)
 
     def tokenize(self, texts: Sequence[str], longest: int = 512) -> list[list[int]]:
-        """Ids of each text, at most `longest` of them and no more than the encoder reads."""
+        """Ids of each text, truncated to `longest` or the encoder's own limit."""
         cut = min(longest, self.longest)
-        # The last id of a text ends it; a text that is cut keeps it.
+        # A truncated text keeps its last id, the end of sequence.
         return [ids if len(ids) <= cut else [*ids[: cut - 1], ids[-1]] for ids in self.tokens_of(list(texts))]
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         return Tokens.padded([row or [self.filler] for row in rows], self.filler)
 
     def memory(self, texts: Tokens) -> Tensor:
-        """Unit vectors [B, dim], as the encoder gives them."""
+        """The encoder's unit vectors, [B, dim]."""
         return functional.normalize(self.encoder(texts.ids, texts.mask), dim=-1)
 
 
@@ -55,5 +55,5 @@ def layers_of(model: nn.Module) -> Sequence[nn.Module]:
     """A transformer's layers, bottom to top: the longest list of modules in it."""
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
     if not lists:
-        raise Unsupported("the encoder's layers are not to be found", "Use train_encoder=all.")
+        raise Unsupported("cannot find the encoder's layers", "Use train_encoder=all.")
     return max((list(one) for one in lists), key=len)

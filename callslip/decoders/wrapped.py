@@ -1,4 +1,4 @@
-"""A code writer behind something that reads queries for it: a tuned encoder, a history encoder, an indexer's head."""
+"""A code writer behind a module that reads the queries: a tuned encoder, a history encoder, an indexer's head."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from callslip.decoders.writer import CodeWriter, States
 
 
 class WrappedWriter(nn.Module):
-    """Gives its `writer` the memory that it makes of queries, and is a writer of codes itself."""
+    """Computes the memory that its `writer` attends to, and has the interface of a code writer itself."""
 
     writer: CodeWriter
 
     def memory(self, queries: Any) -> Tensor | States:
-        """What the writer reads of queries: their vectors [B, dim], or states."""
+        """The representation of the queries that the writer reads: vectors [B, dim], or states."""
         raise NotImplementedError
 
     @property

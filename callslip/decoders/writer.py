@@ -1,8 +1,8 @@
 """Our own code writer: from a query to the tokens of a code, level by level.
 
 A pre-norm transformer decoder with one output head per level. Its cross-attention reads `memory_slots` vectors made
-from the query's one vector, or the states of an encoder. Small enough to train on a CPU in minutes, because the
-encoder's vectors are computed once and kept. For search it speaks the two verbs `start` and `advance`.
+from the query's vector, or the states of an encoder. Small enough to train on a CPU in minutes, because the encoder's
+vectors are computed once and cached. Search uses two operations, `start` and `advance`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from callslip.errors import BadSetting
 
 @dataclass
 class States:
-    """An encoder's states [B, S, input_dim], and the mask [B, S] of what is not padding."""
+    """An encoder's states [B, S, input_dim], and their attention mask [B, S]."""
 
     values: Tensor
     mask: Tensor
@@ -74,7 +74,7 @@ class CodeWriter(Searched):
         self.widths = tuple(int(w) for w in widths)
         self.with_end = with_end
         self.reads, self.slots = reads, memory_slots if reads == "vector" else 1
-        outputs = [w + 1 if with_end else w for w in self.widths]  # the last output of a level means: the code ends
+        outputs = [w + 1 if with_end else w for w in self.widths]  # the last output of a level is END
         self.to_memory = nn.Linear(input_dim, self.slots * width)
         self.memory_norm = nn.LayerNorm(width)
         self.begin = nn.Parameter(torch.zeros(width))
@@ -96,11 +96,11 @@ class CodeWriter(Searched):
         return len(self.widths)
 
     def token_index(self, tokens: Tensor, level: int) -> Tensor:
-        """Tokens as the model numbers them: END (-1) is the level's last output."""
+        """Indices of tokens among the outputs of a level: END (-1) is the last output."""
         return torch.where(tokens < 0, self.widths[level], tokens) if self.with_end else tokens
 
     def memory(self, queries: Tensor | States) -> tuple[Tensor, Tensor | None]:
-        """What cross-attention reads, [B, slots or S, width], and the mask of what is not padding."""
+        """The memory of cross-attention, [B, slots or S, width], and its attention mask."""
         if isinstance(queries, States):
             return self.memory_norm(self.to_memory(queries.values)), queries.mask
         return self.memory_norm(self.to_memory(queries).unflatten(-1, (self.slots, -1))), None
@@ -122,7 +122,7 @@ class CodeWriter(Searched):
             x = layer(x, memory, seen)
         return self.norm(x)
 
-    # The two verbs of search.
+    # The two operations of search.
 
     def start(self, queries: Tensor | States) -> tuple[State, Tensor]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
@@ -130,21 +130,21 @@ class CodeWriter(Searched):
         return state, self._scores(hidden, 0)
 
     def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Write one token on each beam and give the next level's log-probabilities, [B, beams, outputs].
+        """Append one token to each beam and return the next level's log-probabilities, [B, beams, outputs].
 
-        `parents` [B, beams] says which earlier beam each new beam continues; `tokens` [B, beams] what it writes.
+        `parents` [B, beams] is the earlier beam that each new beam continues; `tokens` [B, beams] the token it appends.
         """
         return self._scores(self.step(state, parents, tokens), state.written - 1)
 
     def read(self, queries: Tensor | States) -> tuple[State, Tensor]:
-        """The engine's state after the queries were read, and the decoder's first states, [B, 1, width]."""
+        """The engine's state after reading the queries, and the decoder's first hidden states, [B, 1, width]."""
         engine = self._ready()
         mask = queries.mask if isinstance(queries, States) else None
         state = engine.read(queries.values if isinstance(queries, States) else queries.unsqueeze(1), mask)
         return state, engine.step(state, self._inputs[0].expand(len(queries), 1, -1), None)
 
     def step(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Write one token on each beam; the decoder's next states, [B, beams, width]."""
+        """Append one token to each beam, and return the decoder's next hidden states, [B, beams, width]."""
         engine, level = self._ready(), state.written
         x = functional.embedding(self.token_index(tokens, level - 1), self._inputs[level])
         return engine.step(state, x, parents)
@@ -154,12 +154,12 @@ class CodeWriter(Searched):
         return functional.log_softmax(functional.linear(hidden, head.weight, head.bias), dim=-1)
 
     def _ready(self) -> Engine:
-        """The weights as a search engine has them, laid out anew after they changed."""
+        """The search engine, rebuilt after the weights have changed."""
         if self._engine is None:
             layers = [layer.weights() for layer in self.layers]
             memory = MemoryWeights(Affine.joined(self.to_memory), self.slots, _norm(self.memory_norm))
             weights = DecoderWeights(layers, _norm(self.norm), self.layers[0].itself.heads, memory=memory)
-            # What the decoder reads after each token: added up once, not in every search.
+            # Input embeddings of all tokens, summed once instead of in every search.
             tables = [self.begin, *(cast(nn.Embedding, table).weight for table in self.tokens)]
             self._inputs = [(table + self.levels.weight[at]).detach() for at, table in enumerate(tables)]
             self._engine = engine_for(weights, name=self.engine_name)
@@ -167,7 +167,7 @@ class CodeWriter(Searched):
 
 
 class Attention(nn.Module):
-    """Multi-head attention with keys and values that can be computed once and kept."""
+    """Multi-head attention with a key-value cache."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(-2, -3).flatten(-2))
 
     def scaled_query(self) -> Affine:
-        """The query's weights, with what attention divides its scores by."""
+        """The query projection, with the attention scale folded in."""
         scale = (len(self.query.weight) / self.heads) ** -0.5
         return Affine(self.query.weight.detach() * scale, self.query.bias.detach() * scale)
 
@@ -215,7 +215,7 @@ class DecoderLayer(nn.Module):
         return x + self.dropout(self.feed(self.feed_norm(x)))
 
     def weights(self) -> tuple[SelfAttentionWeights, CrossAttentionWeights, FeedForwardWeights]:
-        """What a search engine runs."""
+        """The layer's weights for a search engine."""
         query, rest = self.itself.scaled_query(), Affine.joined(self.itself.key_value)
         assert query.bias is not None and rest.bias is not None
         qkv = Affine(torch.cat([query.weight, rest.weight]), torch.cat([query.bias, rest.bias]))

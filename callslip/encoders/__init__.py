@@ -1,6 +1,6 @@
-"""Encoders: from texts to vectors, and the cache that keeps every vector.
+"""Encoders, which turn texts into vectors, and the vector cache.
 
-Nothing here is imported before it is used, so that `import callslip` and `--help` never pay for torch.
+Submodules are imported lazily, so that `import callslip` and `--help` do not import torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Weights that come inside installed packages, found without importing those packages, checked by hash.
+"""Weights shipped in installed packages, located without importing the packages and verified by SHA-256.
 
-safetensors carries no checksum: a flipped bit loads in silence. The files of a pinned package are known, so
-they are compared with the SHA-256 of the files that were tested, once per process, and any other is refused.
+safetensors has no checksum, so a flipped bit would load silently. The files of a pinned package are therefore
+compared with the SHA-256 of the tested files, once per process, and any other file is rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from callslip.errors import CallslipError, IndexCorrupt
 
 @dataclass(frozen=True)
 class Package:
-    """An installable package that carries weights: where they lie in it, and what they must be."""
+    """A package with weights: their location in the package, and their checksums."""
 
     module: str
     requirement: str
@@ -25,13 +25,13 @@ class Package:
     """File name to SHA-256, for every file that changes the vectors."""
 
     def find(self) -> Path | None:
-        """The folder of the weights, or None when the package is not installed. Runs none of its code."""
+        """The folder of the weights, or None if the package is not installed. Runs no code of the package."""
         spec = find_spec(self.module)
         places = spec.submodule_search_locations if spec is not None else None
         return Path(next(iter(places))) / self.folder if places else None
 
     def folder_of_verified_files(self) -> Path:
-        """The folder, after every file in it has been found to be the one that was tested."""
+        """The folder of the weights, after verifying every file."""
         folder = self.find()
         if folder is None:
             raise CallslipError(
@@ -66,7 +66,7 @@ _hashes: dict[tuple[str, int, int], str] = {}
 
 
 def sha256_of(path: Path) -> str:
-    """The file's SHA-256; read once per process as long as the file does not change."""
+    """The file's SHA-256, computed once per process unless the file changes."""
     status = path.stat()
     key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
     if key not in _hashes:
@@ -76,7 +76,7 @@ def sha256_of(path: Path) -> str:
 
 
 def verify(path: Path, expected: str, remedy: str) -> None:
-    """Refuse a file that is missing or is not the one that was tested."""
+    """Reject a file that is missing or does not have the expected SHA-256."""
     try:
         found = sha256_of(path)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Encoders: texts in, L2-normalised float32 vectors out.
 
-`load_encoder` takes a spec (`minilm`, `granite`, `scratch`, a folder, a name on the hub) and gives an `Encoder`. Its
-`fingerprint` names all that a vector depends on, so that vectors can be cached and never mixed. torch is imported
-only by the encoders that run on it.
+`load_encoder` takes a spec (`minilm`, `granite`, `scratch`, a folder, a name on the hub) and returns an `Encoder`. The
+encoder's `fingerprint` covers everything that a vector depends on, so that cached vectors of different encoders are
+never mixed. torch is imported only by the encoders that run on it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from callslip.runtime import threads
 BACKENDS = ("auto", "torch", "onnx")
 
 FLOAT = frozenset({"granite"})
-"""Encoders that "auto" leaves in float32: int8 cost granite 0.006 nDCG@10 on a part of SciFact, MiniLM nothing."""
+"""Encoders that "auto" keeps in float32: int8 costs granite 0.006 nDCG@10 on part of SciFact, and MiniLM nothing."""
 WINDOW = 8192
-"""Texts that are tokenised and sorted together: enough to pad little, few enough to hold."""
+"""Number of texts that are tokenised and sorted together: many enough for little padding, few enough for memory."""
 SHORT = 64
-"""Tokens of a batch that one thread encodes as fast as two, and undisturbed by other processes."""
+"""Batches of up to this many tokens run on one thread, which is as fast as two and unaffected by other processes."""
 CHARACTERS_PER_TOKEN = 100
-"""A text is cut to this many characters per token before it is tokenised: megabytes would be read for nothing."""
+"""Texts are truncated to this many characters per token before tokenisation, so that megabytes are not tokenised in
+vain."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -38,9 +39,9 @@ class Runner(Protocol):
     """Runs one padded batch: ids and mask, int64 [b, t], to unnormalised vectors [b, dim]."""
 
     precision: str
-    """What the arithmetic is, as part of the fingerprint."""
+    """Numerical precision, as part of the fingerprint."""
     batch_tokens: int
-    """The most tokens, padding counted, that one call should hold; a single text may exceed it."""
+    """Maximum number of tokens per call, padding included; a single text may exceed it."""
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray: ...
 
@@ -51,14 +52,14 @@ class Encoder(ABC):
     name: str
     dim: int
     max_length: int
-    """Tokens of a text that are read; the rest is cut off."""
+    """Maximum number of tokens; longer texts are truncated."""
     fingerprint: str
-    """Names weights, pooling, length and precision: equal fingerprints give equal vectors."""
+    """Identifies weights, pooling, length and precision: equal fingerprints give equal vectors."""
     backend: str = "none"
     worth_caching: bool = True
 
     def encode(self, texts: Sequence[str], *, batch_size: int = 32, progress: str | None = None) -> np.ndarray:
-        """float32 [n, dim], row i for text i. `progress` is the description of a bar, None shows none."""
+        """Vectors float32 [n, dim], row i for text i. `progress` describes the progress bar; None shows no bar."""
         if isinstance(texts, str):
             raise BadSetting("encode() takes a list of texts, not one string", "Write encode([text]).")
         if batch_size < 1:
@@ -80,13 +81,13 @@ class Encoder(ABC):
     def _normalised(self, vectors: np.ndarray) -> np.ndarray:
         if not np.isfinite(vectors).all():
             raise CallslipError(
-                f"the encoder {self.name!r} gave vectors that are not finite", "Its weights are broken: use another."
+                f"the encoder {self.name!r} returned NaN or infinity", "Its weights are corrupt: use another encoder."
             )
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
     @abstractmethod
     def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Rows and their unnormalised vectors, in any order, each row once."""
+        """Batches of rows with their unnormalised vectors; every row occurs once, in any order."""
 
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, dim={self.dim}, max_length={self.max_length}, backend={self.backend!r})"
@@ -102,14 +103,14 @@ class TransformerEncoder(Encoder):
         )
         self.runner, self.pad_id = runner, checkpoint.pad_id
         self.tokenizer = checkpoint.tokenizer
-        # Set once and never again: the tokenizer is shared by threads, and changing it while one reads it fails.
+        # Set only once: threads share the tokenizer, and changing it while another thread uses it fails.
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(max_length)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with the model's special tokens, cut to `max_length`."""
+        """Token ids with the model's special tokens, truncated to `max_length`."""
         limit = self.max_length * CHARACTERS_PER_TOKEN
-        # A lone surrogate is no Unicode text, and the tokenizer refuses it.
+        # A lone surrogate is not valid Unicode, and the tokenizer rejects it.
         clean = [_SURROGATES.sub("\ufffd", text[:limit]) for text in texts]
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
 
@@ -121,7 +122,7 @@ class TransformerEncoder(Encoder):
 
 
 class ScratchEncoder(Encoder):
-    """The hashed words of `scratch.py`."""
+    """Hashed words, see `scratch.py`."""
 
     backend = "numpy"
     worth_caching = False
@@ -151,14 +152,14 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, batch_tokens: int
 
 
 def padded(ids: Sequence[Sequence[int]], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids padded on the right to the longest, and the mask of what is not padding; int64 [b, t] both."""
+    """Right-padded ids, and the mask of the tokens that are not padding; both int64 [b, t]."""
     longest = max(1, max(len(one) for one in ids))
     out = np.full((len(ids), longest), pad_id, np.int64)
     mask = np.zeros((len(ids), longest), np.int64)
     for row, one in enumerate(ids):
         out[row, : len(one)] = one
         mask[row, : len(one)] = 1
-    # A tokenizer that adds no special tokens gives an empty text no token at all: let it read one padding.
+    # An empty text has no tokens at all if the tokenizer adds no special ones: use a padding token.
     mask[:, 0] = 1
     return out, mask
 
@@ -173,7 +174,7 @@ class TorchRunner:
 
         self.device = device
         self.model = PooledModel(model, pooling).to(device).eval().requires_grad_(False)
-        # On a CPU a large batch only falls out of the caches; a GPU wants it.
+        # A large batch overflows a CPU's caches; a GPU needs it.
         self.batch_tokens = 2048 if device.type == "cpu" else 65_536
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -188,15 +189,15 @@ class TorchRunner:
 def load_encoder(
     spec: str = "minilm", *, device: Any = None, max_length: int | None = None, backend: str = "auto"
 ) -> Encoder:
-    """The encoder that `spec` names: `minilm` (embedded), `granite`, `scratch[:dim=64,…]`, a folder, or a hub name.
+    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `scratch[:dim=64,…]`, a folder, or a hub name.
 
-    `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and kept in the
-    cache folder; "auto" takes the graph where onnxruntime is installed and the device is a CPU.
+    `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and cached in the
+    cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU.
     """
     if backend not in BACKENDS:
         raise UnknownName("encoder backend", backend, BACKENDS)
     if max_length is not None and max_length < 3:
-        raise BadSetting(f"max_length is {max_length}", "Give at least 3: a text has two special tokens of its own.")
+        raise BadSetting(f"max_length is {max_length}", "Give at least 3: every text has two special tokens.")
     if spec == "scratch" or spec.startswith("scratch:"):
         return ScratchEncoder(spec, max_length or 256)
     _check_name(spec)
@@ -209,7 +210,7 @@ def load_encoder(
 
 
 def _check_name(spec: str) -> None:
-    """A bare word that is neither an encoder of ours nor a folder is a slip, not a name on the hub."""
+    """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path
 
     if spec not in {"minilm", "granite"} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):

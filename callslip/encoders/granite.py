@@ -2,8 +2,8 @@
 
 The pack is one file: the magic `HMSEMB01`, the length of a JSON header (u64, little endian), the header, the
 tokenizer (a `tokenizer.json`), then the tensors in the header's order. An `f32` tensor is its numbers; an `i8`
-tensor is its int8 values, row by row, followed by one f32 scale for each run of `group` values of a row. We read
-it here and never run the package: the layout is plain, and dequantised weights load into a transformers RoBERTa.
+tensor is its int8 values, row by row, followed by one f32 scale for each run of `group` values of a row. The pack is
+read without running the package: its layout is simple, and the dequantised weights load into a transformers RoBERTa.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_pack(path: Path) -> tuple[dict[str, Any], bytes, dict[str, np.ndarray]]
     """Header, tokenizer JSON and float32 tensors of a pack; every length is checked before it is used."""
     raw = path.read_bytes()
     if raw[:8] != MAGIC or len(raw) < 16:
-        raise IndexCorrupt(path, "is not a model pack: the magic is wrong")
+        raise IndexCorrupt(path, "is not a model pack: wrong magic bytes")
     (header_length,) = struct.unpack("<Q", raw[8:16])
     try:
         header = json.loads(raw[16 : 16 + header_length])
@@ -36,7 +36,7 @@ def read_pack(path: Path) -> tuple[dict[str, Any], bytes, dict[str, np.ndarray]]
         raise IndexCorrupt(path, f"has no readable header ({error})") from None
     start = 16 + header_length + tokenizer_length
     if start + sum(length for *_, length, _ in declared) != len(raw):
-        raise IndexCorrupt(path, f"holds {len(raw)} bytes, not as many as its header declares")
+        raise IndexCorrupt(path, f"has {len(raw)} bytes, which is not the size its header declares")
     tensors = {}
     for name, kind, shape, length, group in declared:
         tensors[name] = _tensor(path, raw[start : start + length], name, kind, shape, group)
@@ -52,7 +52,7 @@ def _tensor(path: Path, raw: bytes, name: str, kind: str, shape: tuple[int, ...]
         values = np.frombuffer(raw, "i1", count=size).reshape(-1, group)
         scales = np.frombuffer(raw, "<f4", offset=size)
         return (values * scales[:, None]).astype(np.float32).reshape(shape)
-    raise IndexCorrupt(path, f"tensor {name!r} of kind {kind!r} does not have the size of its shape {shape}")
+    raise IndexCorrupt(path, f"tensor {name!r} of type {kind!r} does not match its shape {shape}")
 
 
 def roberta_weights(tensors: dict[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
@@ -81,7 +81,7 @@ def roberta_weights(tensors: dict[str, np.ndarray], layers: int) -> dict[str, np
 
 
 def build_model(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Any:
-    """A transformers `RobertaModel` in float32 with the pack's weights, all of them and no others."""
+    """A transformers `RobertaModel` in float32 with the pack's weights, none missing or left over."""
     import torch
     from transformers import RobertaConfig, RobertaModel
 

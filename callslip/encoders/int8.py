@@ -1,19 +1,19 @@
-"""An encoder as an int8 graph on ONNX Runtime: it starts without torch, and is a little less exact.
+"""An encoder as an int8 graph on ONNX Runtime: fast to start, since it needs no torch, and slightly less accurate.
 
-Its gain is the start: 0.7 s of CPU to the first vector instead of 6. Throughput, measured on a processor without VNNI,
-is only about a tenth above torch's, and the export costs some 25 s of CPU once.
+The first vector takes 0.7 s of CPU time instead of 6 s. Throughput on a processor without VNNI is only about 10%
+higher than torch's, and the one-time export takes about 25 s of CPU time.
 
-The graph is exported once from the torch model, its weights quantised to int8 (activations are quantised as it runs),
-and kept in the cache folder under a name made of everything it depends on, with its SHA-256 beside it.
+The graph is exported once from the torch model, with weights quantised to int8 (activations are quantised at run time),
+and cached in the cache folder, next to its SHA-256, under a name that hashes everything it depends on.
 
-Choices that measurement made (all-MiniLM-L6-v2, 40 abstracts and 40 claims of SciFact):
-- scales per output channel (mean cosine to fp32 0.993 against 0.945 with one for the matrix);
+Design choices, by measurement (all-MiniLM-L6-v2, 40 abstracts and 40 claims of SciFact):
+- scales per output channel (mean cosine to fp32 0.993, against 0.945 with one scale per matrix);
 - outliers smoothed into the weights first (`smoothing.py`; 0.998 against 0.997, and for granite 0.997 against 0.986);
-- seven bits of range: processors without VNNI add two products in 16 bits, and with eight bits they saturate;
-- a matrix that narrows (the feed-forward block's second) stays in float: its inputs, fresh from the activation, have
-  outliers that cost more than all other matrices together;
-- one text at a time: the scale of an activation is taken over the whole batch, so in a batch a text's vector would
-  depend on its neighbours and on padding. Alone it does not, and on few cores it is not slower either.
+- 7-bit weights: processors without VNNI add two products in 16 bits, which saturates with 8-bit weights;
+- matrices with fewer outputs than inputs (the second of the feed-forward block) stay in float: their inputs come
+  straight from the activation function, and have outliers that cost more than all other matrices together;
+- one text at a time: activation scales are computed over the whole batch, so in a batch a text's vector would depend
+  on the other texts and on padding. On few cores this is no slower.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from callslip.errors import CallslipError, MissingExtra
 from callslip.runtime import durable
 
 RECIPE = "int8-1"
-"""Changes whenever the graph would: it is part of the file's name and of the encoder's fingerprint."""
+"""Version of the export, part of the file name and of the encoder's fingerprint; change it if the graph changes."""
 
 GPU_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Where Linux shows a GPU that torch might use: NVIDIA's, AMD's, and Windows's own under WSL."""
+"""Linux device files of GPUs that torch might use: NVIDIA, AMD, and WSL."""
 
 
 class ExportFailed(CallslipError):
-    """A model that does not become a graph; it can still run in torch."""
+    """The model cannot be exported to a graph; it still runs in torch."""
 
 
 def suits(device: Any) -> bool:
-    """Whether "auto" should choose the graph: all is installed, it can be kept, and no GPU is there or asked for."""
+    """Whether "auto" should use the graph: extra installed, cache enabled, and no GPU present or requested."""
     wanted = ("onnxruntime", "onnx", "onnxscript")
     if str(device or "cpu") != "cpu" or cache_folder() is None or any(find_spec(name) is None for name in wanted):
         return False
     if device is not None or (sys.platform == "linux" and not any(Path(node).exists() for node in GPU_NODES)):
-        return True  # known without torch, whose import would be most of a search's start
+        return True  # decided without importing torch, which would dominate the start-up time of a search
     from callslip.runtime.device import best_device
 
     return best_device().type == "cpu"
@@ -73,7 +73,7 @@ class OnnxRunner:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # see callslip.runtime.threads
-        options.enable_mem_pattern = False  # patterns are kept per shape, and every text has its own
+        options.enable_mem_pattern = False  # memory patterns are cached per shape, and every text has its own shape
         self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ class OnnxRunner:
 
 
 def threads() -> int:
-    """As many as torch would use: its own setting if it is loaded, OMP_NUM_THREADS, or the cores we may run on."""
+    """As many threads as torch would use: its own setting if imported, OMP_NUM_THREADS, or the available cores."""
     if "torch" in sys.modules:
         return int(sys.modules["torch"].get_num_threads())
     stated = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
@@ -110,7 +110,7 @@ def open_runner(checkpoint: Checkpoint) -> OnnxRunner:
 
 
 def read_graph(folder: Path, key: str) -> bytes | None:
-    """The kept graph, or None when it is missing or is not the one that was written."""
+    """The cached graph, or None if it is missing or corrupt."""
     try:
         note = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
         graph = (folder / Path(note["file"]).name).read_bytes()
@@ -120,9 +120,9 @@ def read_graph(folder: Path, key: str) -> bytes | None:
 
 
 def keep_graph(folder: Path, key: str, graph: bytes) -> None:
-    """Write the graph, then the note that names it, each whole or not at all. A full or forbidden disk only warns."""
+    """Atomically write the graph, then the note that names it. A full or read-only disk only causes a warning."""
     digest = hashlib.sha256(graph).hexdigest()
-    # The name carries the content's hash: two processes that export at once never mix their files.
+    # The file name includes the content's hash, so that two concurrent exports never mix their files.
     name = f"{key}-{digest[:12]}.onnx"
     note = json.dumps({"file": name, "sha256": digest, "recipe": RECIPE}, indent=1)
     try:
@@ -130,7 +130,7 @@ def keep_graph(folder: Path, key: str, graph: bytes) -> None:
         durable.replace(folder / name, graph)
         durable.replace(folder / f"{key}.json", note.encode())
     except OSError as error:
-        warnings.warn(f"{folder}: the exported encoder could not be kept ({error})", stacklevel=2)
+        warnings.warn(f"{folder}: the exported encoder could not be cached ({error})", stacklevel=2)
 
 
 def export(checkpoint: Checkpoint) -> bytes:
@@ -199,7 +199,7 @@ def _quantise(plain: Path, small: Path) -> None:
 
 
 def narrowing_products(graph: Any) -> Iterator[str]:
-    """Names of the products with a constant matrix that has fewer columns than rows."""
+    """Names of the matrix products whose constant matrix has fewer columns than rows."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.graph.initializer}
     for node in graph.graph.node:
         shape = shapes.get(node.input[1], ()) if node.op_type == "MatMul" else ()
@@ -209,7 +209,7 @@ def narrowing_products(graph: Any) -> Iterator[str]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """The exporter and the quantiser talk through warnings and the root logger; none of it is for our user."""
+    """Silence the warnings and root-logger messages of the exporter and the quantiser."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Vectors of items without texts, from the users who had them."""
+"""Vectors of items without texts, from the users who interacted with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def interaction_vectors(sequences: Sequences, count: int, seed: int = 0) -> np.n
 
     owner = np.repeat(np.arange(len(sequences)), np.diff(sequences.bounds))
     users = csr_matrix((np.ones(len(owner), np.float32), (sequences.items, owner)), shape=(count, len(sequences)))
-    users.data[:] = 1  # bought twice is still bought
+    users.data[:] = 1  # repeated interactions count once
     found, weights, _ = randomized_svd(users, min(SVD_DIM, *users.shape), random_state=seed)
     vectors = np.zeros((count, SVD_DIM), np.float32)
     vectors[:, : found.shape[1]] = found * weights

@@ -1,4 +1,4 @@
-"""From a transformer's token states to one vector per text."""
+"""Pooling of a transformer's token states to one vector per text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from callslip.encoders.pretrained import POOLINGS
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """One vector per row of `states` [b, t, d]; padding (mask 0) never counts."""
+    """One vector per row of `states` [b, t, d]; padding (mask 0) is ignored."""
     if pooling == "cls":
         return states[:, 0]
     weights = mask.unsqueeze(-1).to(states.dtype)
@@ -25,7 +25,7 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 class PooledModel(torch.nn.Module):
-    """A transformer and its pooling as one module, so that an export carries both."""
+    """A transformer and its pooling as one module, so that both are exported."""
 
     def __init__(self, model: Any, pooling: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Encoder checkpoints: a folder in Hugging Face's layout, from disk or the hub, or one of the packages.
 
-A `Checkpoint` reads the small files at once and the weights only when `load_model` is called: a search that runs on
-an exported graph needs a tokenizer and a hash, and should not wait for torch.
+A `Checkpoint` reads the small files at once and the weights only when `load_model` is called: a search with an
+exported graph needs only a tokenizer and a hash, and should not wait for torch.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _LEGACY_POOLING = {
 
 @dataclass
 class Checkpoint:
-    """What an encoder needs to know about a model before its weights are read."""
+    """Everything about a model except its weights, which are loaded lazily."""
 
     name: str
     tokenizer: Any
-    """A `tokenizers.Tokenizer`; nobody else may change its truncation or padding."""
+    """A `tokenizers.Tokenizer`; only the encoder may change its truncation or padding."""
     load_model: Callable[[], Any]
-    """Reads the weights: a transformers model in float32, in evaluation mode."""
+    """Loads the weights: a transformers model in float32, in evaluation mode."""
     pooling: str
     dim: int
     longest: int
-    """The most tokens that the model has positions for."""
+    """Maximum number of tokens, by the model's positions."""
     default_length: int
     weights: str
     """Hash of every file that changes the vectors."""
@@ -71,7 +71,7 @@ def open_checkpoint(spec: str) -> Checkpoint:
 def fetch(name: str, revision: str | None = None, remedy: str = "", asked: str | None = None) -> Path:
     """The hub's files for `name` in the local Hugging Face cache, downloaded if they are not there yet.
 
-    If only the manifest of a saved index asks for the model (as `asked`), nothing is downloaded.
+    Nothing is downloaded if only the manifest of a saved index names the model (as `asked`).
     """
     from huggingface_hub import snapshot_download
 
@@ -80,17 +80,17 @@ def fetch(name: str, revision: str | None = None, remedy: str = "", asked: str |
     options: dict[str, Any] = {"revision": revision, "allow_patterns": HUB_FILES, "local_files_only": local}
     try:
         return Path(snapshot_download(name, etag_timeout=10, **options))
-    # The hub client raises its own errors, its HTTP library's and plain OSErrors; to the user they are one thing.
+    # The hub client raises its own errors, those of its HTTP library, and OSErrors; report them all the same way.
     except Exception as error:
         if local:
             raise CallslipError(
-                f"the index was made with the encoder {spec!r} of the Hugging Face hub, which is not on this machine",
-                f"If you trust this model, name it in the environment variable {consent.HUB}, and it is downloaded.",
+                f"the index uses the encoder {spec!r} of the Hugging Face hub, which has not been downloaded",
+                f"If you trust this model, name it in the environment variable {consent.HUB} to allow the download.",
             ) from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CallslipError(
-            f"the encoder {name!r} could not be fetched from the Hugging Face hub ({reason})",
-            remedy or "Give the path of a folder that holds the checkpoint, or use 'minilm', which needs no download.",
+            f"the encoder {name!r} could not be downloaded from the Hugging Face hub ({reason})",
+            remedy or "Give the path of a checkpoint folder, or use 'minilm', which needs no download.",
         ) from None
 
 
@@ -123,10 +123,10 @@ def from_folder(folder: Path, name: str) -> Checkpoint:
     pad_id = config.get("pad_token_id") or 0
     dim = config.get("hidden_size") or config.get("d_model") or config.get("dim")
     if not isinstance(dim, int):
-        raise BadInput(folder / "config.json", "does not say the model's width", field="hidden_size", remedy=_LAYOUT)
+        raise BadInput(folder / "config.json", "does not give the model's width", field="hidden_size", remedy=_LAYOUT)
     longest = config.get("max_position_embeddings") or 1_000_000
     if config.get("model_type") in _ROBERTA_LIKE:
-        longest -= pad_id + 1  # these models start counting positions after the padding's id
+        longest -= pad_id + 1  # the positions of these models start after the padding id
     stated = (_json(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
     _refuse_other_modules(folder)
     return Checkpoint(
@@ -156,7 +156,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that transformers will read. Pickled weights can run code, so they are refused."""
+    """The safetensors files that transformers will read. Pickled weights can run code, so they are rejected."""
     found = [folder / "model.safetensors"]
     if not found[0].is_file():
         index = _json(folder / "model.safetensors.index.json") or {}
@@ -167,10 +167,10 @@ def _weight_files(folder: Path) -> list[Path]:
     if pickled:
         raise BadInput(
             folder,
-            f"holds its weights only in pickle files ({', '.join(sorted(pickled))}), which can run code when read",
+            f"has its weights only in pickle files ({', '.join(sorted(pickled))}), which can run code when loaded",
             remedy="Use a checkpoint with model.safetensors; its publisher can write one with save_pretrained().",
         )
-    raise BadInput(folder, "holds no model.safetensors", remedy=_LAYOUT)
+    raise BadInput(folder, "has no model.safetensors", remedy=_LAYOUT)
 
 
 def _hash_of(folder: Path, weights: list[Path]) -> str:
@@ -195,11 +195,11 @@ def _tokenizer(folder: Path) -> Any:
         found = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         return found.backend_tokenizer
     except Exception as error:
-        raise BadInput(folder, f"holds no tokenizer that can be used ({_first_line(error)})", remedy=_LAYOUT) from None
+        raise BadInput(folder, f"has no usable tokenizer ({_first_line(error)})", remedy=_LAYOUT) from None
 
 
 def _pooling(folder: Path, config: dict[str, Any], name: str) -> str:
-    """As sentence-transformers' own file says, in its old form or its new; otherwise the mean, CLS for granite."""
+    """Pooling by sentence-transformers' config file, old or new format; otherwise the mean, or CLS for granite."""
     stated = _json(folder / "1_Pooling" / "config.json")
     if stated is None:
         known = f"{name} {config.get('_name_or_path', '')}".lower()
@@ -208,7 +208,7 @@ def _pooling(folder: Path, config: dict[str, Any], name: str) -> str:
     if isinstance(mode, list) and len(mode) == 1:
         mode = mode[0]
     if mode == "mean_sqrt_len_tokens":
-        mode = "mean"  # the same direction, and only the direction is kept
+        mode = "mean"  # the same direction, and vectors are normalised anyway
     if mode not in POOLINGS:
         raise Unsupported(
             f"{folder}: the pooling {mode!r} is not supported", f"Choose a model with one of: {', '.join(POOLINGS)}."
@@ -217,7 +217,7 @@ def _pooling(folder: Path, config: dict[str, Any], name: str) -> str:
 
 
 def _refuse_other_modules(folder: Path) -> None:
-    """A sentence-transformers model with a layer after the pooling would give other vectors than its authors'."""
+    """Reject a sentence-transformers model with layers after the pooling, since its vectors would be wrong."""
     path = folder / "modules.json"
     if not path.is_file():
         return
@@ -228,8 +228,8 @@ def _refuse_other_modules(folder: Path) -> None:
     extra = [kind for kind in kinds if kind not in {"Transformer", "Pooling", "Normalize"}]
     if extra:
         raise Unsupported(
-            f"{folder}: the model has layers that are not read here ({', '.join(extra)})",
-            "Choose a model that is a transformer, a pooling and a normalisation.",
+            f"{folder}: the model has unsupported layers ({', '.join(extra)})",
+            "Choose a model that consists of a transformer, pooling and normalisation.",
         )
 
 
@@ -254,7 +254,7 @@ def _load(folder: Path) -> Any:
     finally:
         if shown:
             logging.enable_progress_bar()
-    # A pooler is not used, so it may be absent; any other absent weight would be random.
+    # The pooler is unused, so it may be missing; any other missing weight would be random.
     absent = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if absent:
         raise BadInput(

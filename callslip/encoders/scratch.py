@@ -1,6 +1,6 @@
-"""An encoder from scratch: words hashed into a table of random vectors, averaged. For tests and as a control.
+"""An untrained encoder: the mean of random vectors of hashed words. For tests and as a control.
 
-It knows no language, only which words two texts share; it needs no files and no torch, and is the same everywhere.
+Its vectors only show which words two texts share; it needs neither files nor torch, and is deterministic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def scratch_settings(spec: str) -> dict[str, int]:
 
 
 class HashedWords:
-    """Mean of the random vectors of a text's words; row 0 stands for a text without any."""
+    """Mean of the random vectors of a text's words; row 0 is the vector of a text without words."""
 
     def __init__(self, dim: int, seed: int, vocab: int) -> None:
         self.table = np.random.default_rng(seed).standard_normal((vocab + 1, dim)).astype(np.float32)

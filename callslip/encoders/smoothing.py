@@ -1,8 +1,8 @@
-"""Before a model is quantised: move the outliers of its activations into its weights.
+"""SmoothQuant (Xiao et al. 2023): moves outliers of the activations into the weights before quantisation.
 
-A few channels of a transformer's states are many times larger than the rest. One int8 scale for all of them leaves
-the others few steps. Dividing each input channel of a linear layer by a number and multiplying its column of weights
-by the same changes nothing in exact arithmetic, and evens the channels out (SmoothQuant, Xiao et al. 2023).
+A few channels of a transformer's states are many times larger than the rest, so a common int8 scale leaves few steps
+for the others. Dividing each input channel of a linear layer by a number and multiplying its column of weights by the
+same number changes nothing in exact arithmetic, and evens out the channels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 STRENGTH = 0.7
-"""How much of a channel's range goes to the weights; 0.5 and 0.85 were worse on two models."""
+"""Share of a channel's range that moves to the weights; 0.5 and 0.85 were worse on two models."""
 
 SENTENCES = (
     "What causes high blood pressure in older adults?",
@@ -28,7 +28,7 @@ SENTENCES = (
     "The museum, founded in 1887, is open daily except Mondays. Visitors may borrow an audio guide at the entrance, "
     "and photography without flash is permitted in most rooms.",
 )
-"""Texts of several kinds that show which channels are large; the vectors of no user's text depend on them much."""
+"""Calibration texts of several kinds, to find the large channels; vectors hardly depend on the choice."""
 
 
 class SmoothedLinear(torch.nn.Module):
@@ -48,7 +48,7 @@ class SmoothedLinear(torch.nn.Module):
 
 
 def smooth(model: Any, tokenizer: Any) -> Any:
-    """The same model, in place, with every linear layer that it uses smoothed."""
+    """Smooth every linear layer that the model uses, in place."""
     for name, largest in input_ranges(model, tokenizer).items():
         parent, _, leaf = name.rpartition(".")
         linear = model.get_submodule(name)
@@ -59,7 +59,7 @@ def smooth(model: Any, tokenizer: Any) -> Any:
 
 
 def input_ranges(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
-    """For each linear layer that runs, the largest magnitude of each of its input channels over the sentences."""
+    """Largest magnitude of each input channel over the sentences, for each linear layer that runs."""
     found: dict[str, torch.Tensor] = {}
     hooks = []
     for name, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""Vectors of texts by the encoder that settings name; the encoder is loaded when the first text is encoded."""
+"""Vectors of texts by the encoder in the settings, which is loaded when the first text is encoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class EncoderChoice(Protocol):
-    """The settings that name an encoder."""
+    """The settings of an encoder."""
 
     @property
     def encoder(self) -> str: ...
@@ -24,7 +24,7 @@ class EncoderChoice(Protocol):
 
 
 class TextVectors:
-    """Encodes texts, documents through the cache."""
+    """Encodes texts: queries directly, documents through the cache."""
 
     def __init__(self, settings: EncoderChoice) -> None:
         self.settings = settings
@@ -40,11 +40,11 @@ class TextVectors:
         return self._encoder
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Unit vectors of queries, [n, dim]; nothing is cached."""
+        """Unit vectors of queries, [n, dim], without the cache."""
         return self.encoder.encode(texts)
 
     def cached(self, texts: list[str], progress: str) -> np.ndarray:
-        """Unit vectors of texts that may come again, [n, dim]: each text is encoded once, ever."""
+        """Unit vectors of documents or training texts, [n, dim]; cached, so that each text is encoded only once."""
         from callslip.encoders.vector_cache import cached_encode
 
         return cached_encode(self.encoder, texts, progress=progress)

@@ -1,9 +1,9 @@
 """A cache of vectors on disk, so that no text is encoded twice.
 
-One SQLite file holds rows of (key, checksum, vector): the key is a hash of the encoder's fingerprint and the text, so
-a vector is found by what it was made of, whatever corpus or run it came from, and texts themselves are not stored.
-Several processes may read and write at once (WAL). A row that is not what it should be is encoded again: a cache
-may be slow, never wrong, and its failure never stops the work.
+One SQLite file holds rows of (key, checksum, vector). The key is a hash of the encoder's fingerprint and the text, so
+that corpora and runs share vectors, and texts themselves are not stored. Several processes may read and write at once
+(WAL). Rows with a wrong checksum are encoded again: the cache is never wrong, and a failure of the cache never stops
+the caller.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import numpy as np
 from callslip.errors import CallslipError
 
 CHUNK = 256
-"""Texts encoded between two writes: an interrupted run loses at most this many."""
+"""Number of texts encoded between two writes; an interrupted run loses at most this many."""
 _READ = 500
 _LOCK_WAIT = 60.0
 
 
 def cache_folder() -> Path | None:
-    """$CALLSLIP_CACHE, or the user's cache folder; None when the cache is switched off (CALLSLIP_CACHE=off)."""
+    """$CALLSLIP_CACHE, or the user's cache folder; None if the cache is disabled (CALLSLIP_CACHE=off)."""
     stated = os.environ.get("CALLSLIP_CACHE", "")
     if stated.lower() == "off":
         return None
@@ -40,7 +40,7 @@ def cache_folder() -> Path | None:
 
 
 def feature_key(fingerprint: str, text: str) -> bytes:
-    """What a vector is filed under."""
+    """The cache key of a text's vector."""
     digest = hashlib.blake2b(fingerprint.encode(), digest_size=20)
     digest.update(b"\0")
     digest.update(text.encode("utf-8", "surrogatepass"))
@@ -48,7 +48,7 @@ def feature_key(fingerprint: str, text: str) -> bytes:
 
 
 class FeatureCache:
-    """Vectors by key in `path`/features.sqlite; without a path, in the user's cache folder or nowhere if it is off."""
+    """Vectors by key in `path`/features.sqlite, by default in the user's cache folder, if the cache is enabled."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         folder = Path(path) if path is not None else cache_folder()
@@ -61,11 +61,11 @@ class FeatureCache:
 
     @property
     def enabled(self) -> bool:
-        """Whether vectors are kept at all."""
+        """Whether vectors are cached at all."""
         return self.file is not None
 
     def get(self, keys: Sequence[bytes], dim: int) -> dict[bytes, np.ndarray]:
-        """The vectors that are there and sound, by key."""
+        """The valid cached vectors, by key."""
 
         def read(connection: sqlite3.Connection) -> dict[bytes, np.ndarray]:
             found: dict[bytes, np.ndarray] = {}
@@ -81,7 +81,7 @@ class FeatureCache:
         return self._try(read, {})
 
     def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
-        """Keep row i of `vectors` under key i, in one transaction."""
+        """Store row i of `vectors` under key i, in one transaction."""
         blobs = [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]
         rows = [(key, _checksum(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
 
@@ -95,7 +95,7 @@ class FeatureCache:
         return self._try(lambda connection: int(connection.execute("SELECT count(*) FROM vectors").fetchone()[0]), 0)
 
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file; it is reopened on next use."""
         with self._lock:
             if self._connection is not None and self._owner == os.getpid():
                 self._connection.close()
@@ -103,7 +103,7 @@ class FeatureCache:
 
     def _open(self) -> sqlite3.Connection:
         assert self.file is not None
-        # A connection must not cross a fork: the child opens its own.
+        # A connection must not be shared across a fork: the child opens its own.
         if self._connection is not None and self._owner == os.getpid():
             return self._connection
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,8 +117,8 @@ class FeatureCache:
         return connection
 
     def _try(self, work: Any, otherwise: Any, *, stated: bool = False) -> Any:
-        """Run `work` on the open file. A broken file is put aside and begun anew; a failure switches the cache off,
-        or, when the user `stated` the path just now, is the user's to know."""
+        """Run `work` on the open file. A corrupt file is moved aside and replaced; any other failure disables the
+        cache, or raises an error if the path was given explicitly (`stated`)."""
         with self._lock:
             for again in (True, False):
                 if self.file is None:
@@ -135,7 +135,7 @@ class FeatureCache:
                             "Give a folder you can write to.",
                         ) from None
                     else:
-                        warnings.warn(f"{self.file}: the feature cache is off now ({error})", stacklevel=4)
+                        warnings.warn(f"{self.file}: the feature cache is now disabled ({error})", stacklevel=4)
                         self.file = None
         return otherwise
 
@@ -143,7 +143,8 @@ class FeatureCache:
         assert self.file is not None
         aside = self.file.with_name(f"{self.file.name}.broken-{time.time_ns()}")
         warnings.warn(
-            f"{self.file}: the feature cache is damaged; begun anew, the old file is {aside.name}", stacklevel=5
+            f"{self.file}: the feature cache was corrupt and has been replaced; the old file is {aside.name}",
+            stacklevel=5,
         )
         for suffix in ("-wal", "-shm"):
             self.file.with_name(self.file.name + suffix).unlink(missing_ok=True)
@@ -154,8 +155,8 @@ class FeatureCache:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    # NORMAL: a power cut may lose the last writes, never the file; for a cache that is the right price.
-    connection.text_factory = bytes  # a blob that was overwritten as text must be read, and found wrong
+    # NORMAL: a power failure may lose the last writes, but not the file, which is good enough for a cache.
+    connection.text_factory = bytes  # read a blob overwritten as text as it is, and let the checksum reject it
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute(
@@ -164,13 +165,13 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether SQLite says that the file itself is damaged, not busy, full or forbidden."""
+    """Whether SQLite reports a corrupt file, as opposed to a locked, full or read-only one."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _checksum(key: bytes, vector: bytes) -> int:
-    # With the key in it, a vector that has strayed to another row is found out too.
+    # The checksum includes the key, so that it also detects a vector in the wrong row.
     return zlib.crc32(vector, zlib.crc32(key))
 
 
@@ -193,9 +194,9 @@ def cached_encode(
     *,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """`encoder.encode(texts)`, with every distinct text encoded at most once, ever.
+    """`encoder.encode(texts)` through the cache: every distinct text is encoded at most once.
 
-    New vectors are written every few hundred texts, so a run that was interrupted goes on where it stopped.
+    New vectors are written every few hundred texts, so that an interrupted run continues where it stopped.
     """
     cache = shared_cache() if cache is None else cache
     if not texts or not cache.enabled or not getattr(encoder, "worth_caching", True):
@@ -211,7 +212,7 @@ def cached_encode(
 
 
 def _chunks(missing: list[bytes], text_of: dict[bytes, str], progress: str | None) -> Iterator[list[bytes]]:
-    """The missing keys, longest texts first so that a chunk pads little, under a bar if one is asked for."""
+    """Chunks of missing keys, longest texts first to reduce padding, with an optional progress bar."""
     order = sorted(missing, key=lambda key: -len(text_of[key]))
     parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
     if progress is None or not parts:

@@ -1,4 +1,4 @@
-"""Evaluation: measures by their ir_measures names, honest reports, comparisons. No torch anywhere in it."""
+"""Evaluation: measures by their ir_measures names, reports, and comparisons. Does not import torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name's module when it is first asked for, so that `--help` does not wait for it."""
+    """Import modules lazily, so that `--help` stays fast."""
     from importlib import import_module
 
     if name not in _HOMES:

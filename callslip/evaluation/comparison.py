@@ -19,7 +19,7 @@ BETTER, WORSE = "▲", "▼"
 
 @dataclass(frozen=True)
 class Cell:
-    """One system's figure for one measure, and how it stands to the baseline's, if it is not the baseline."""
+    """One system's result for one measure, and its comparison with the baseline, unless it is the baseline."""
 
     mean: float
     low: float
@@ -27,13 +27,13 @@ class Cell:
     best: bool
     difference: float | None = None
     p: float | None = None
-    """Two-sided, by sign flips."""
+    """Two-sided p-value of the sign-flip test."""
     p_corrected: float | None = None
-    """By Holm, over all systems that are compared with the baseline on this measure."""
+    """Holm-corrected p-value, over all systems compared with the baseline on this measure."""
 
     @property
     def mark(self) -> str:
-        """▲ or ▼ if the figure differs significantly from the baseline's."""
+        """▲ or ▼ if the result differs significantly from the baseline's."""
         if self.p_corrected is None or self.p_corrected >= LEVEL:
             return ""
         return BETTER if (self.difference or 0) > 0 else WORSE
@@ -42,9 +42,8 @@ class Cell:
 class Comparison:
     """Reports of several systems on the same queries.
 
-    The baseline is what the others are tested against: the one that is named, else "bm25" if it is there,
-    else the first. Reports of different data, splits, queries or measures are refused: their figures do not
-    compare.
+    The other systems are tested against the baseline: the given one, else "bm25" if present, else the first. Reports
+    on different data, splits, queries or measures are rejected, since their results are not comparable.
     """
 
     def __init__(self, reports: Mapping[str, Report], baseline: str | None = None) -> None:
@@ -60,7 +59,7 @@ class Comparison:
 
     @property
     def first(self) -> Report:
-        """The baseline's report; what all reports share is read from it."""
+        """The baseline's report, also used for everything that all reports share."""
         return self.reports[self.baseline]
 
     def _check_same(self) -> None:
@@ -104,8 +103,8 @@ class Comparison:
         return table
 
     def extras(self) -> dict[str, dict[str, str]]:
-        """column -> system -> text: times, unique codes, diversity of the first level; only columns that some report
-        fills."""
+        """column -> system -> text: times, unique codes, diversity of the first level; columns without values are left
+        out."""
         columns: dict[str, dict[str, str]] = {"fit": {}, "search per query": {}, "unique codes": {}, "diversity": {}}
         for name, report in self.reports.items():
             fit, search = report.timings.get("fit_seconds"), report.timings.get("search_seconds")
@@ -126,7 +125,7 @@ class Comparison:
         return f"{report.dataset.get('name', 'data')}, split {report.split}, {report.queries:,} queries"
 
     def notes(self, intervals: bool = True) -> Iterator[str]:
-        """How to read the table, with or without the line on its intervals."""
+        """Notes on how to read the table, with or without the note on intervals."""
         if intervals:
             percent = f"{self.first.confidence * 100:g} %"
             yield f"Means with {percent} bootstrap intervals over queries; the best of a column is in bold."
@@ -143,7 +142,7 @@ class Comparison:
         yield from (f"{', '.join(names)}: {note}" for note, names in noted.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: figures, settings and versions of every system, no values per query."""
+        """Data for JSON: results, settings and versions of every system, without values per query."""
         systems = {}
         for name, cells in self.table.items():
             report = self.reports[name].to_dict()
@@ -176,7 +175,7 @@ class Comparison:
         )
 
     def to_markdown(self) -> str:
-        """The table in Markdown, with a line on how to read it."""
+        """The table in Markdown, with notes on how to read it."""
         extras = self.extras()
         head = ["system", *self.measures, *extras]
         lines = [
@@ -195,7 +194,7 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
-        """One self-contained page: plot, table, notes. No script, nothing fetched."""
+        """A self-contained page: plot, table, notes. No scripts, no external resources."""
         from callslip.evaluation.page import comparison_page
 
         return comparison_page(self)
@@ -212,7 +211,7 @@ class Comparison:
         yield from comparison_view(self, console, options)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write comparison.md, .json and .html, and each system's report; returns the files' paths."""
+        """Write comparison.md, .json and .html, and each system's report; return their paths."""
         target = Path(folder)
         reports = target / "reports"
         reports.mkdir(parents=True, exist_ok=True)
@@ -227,7 +226,7 @@ class Comparison:
 
 
 def duration(seconds: float) -> str:
-    """A time for the eye: 0.42 ms, 18 ms, 3.1 s, 4 min 05 s, 2 h 10 min."""
+    """A readable duration: 0.42 ms, 18 ms, 3.1 s, 4 min 05 s, 2 h 10 min."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.2g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
@@ -243,5 +242,5 @@ def _row(cells: Any) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Text escaped for Markdown, on one line."""
     return re.sub(r"([\\`*_\[\]<>|~&])", r"\\\1", " ".join(text.split()))

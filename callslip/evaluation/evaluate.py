@@ -1,4 +1,4 @@
-"""Evaluate a retriever: search the judged queries of a split, and report honestly on what came back."""
+"""Evaluate a retriever: search the judged queries of a split, and report the results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from callslip.search.hits import Hit, Hits
 
 BATCH = 64
 HISTORY_NOTES = {
-    True: "Every item is ranked but those of the user's history, which are left out.",
-    False: "Every item is ranked, those of the user's history, too.",
+    True: "All items are ranked except those in the user's history.",
+    False: "All items are ranked, including those in the user's history.",
 }
 
 
@@ -37,17 +37,17 @@ def evaluate(
     exact: bool = False,
     exclude_history: bool = False,
 ) -> Report:
-    """Search every judged query of the split for `depth` hits (more if a measure looks deeper) and measure them.
+    """Search every judged query of the split for `depth` hits (more if a measure has a higher cutoff) and evaluate.
 
-    `typos` puts that many typing errors into each query. If documents can share a code, the report adds
-    the optimistic and expected figures; if there are training queries, the seen/unseen split.
+    `typos` adds that many typos to each query. If documents can share a code, the report includes optimistic and
+    expected results; if there are training queries, it separates seen from unseen answers.
 
-    `exact` adds what the beam loses to pruning: the queries are searched once more, exactly (or by beam search, if
-    the settings say exact). Measures and hits are compared as searches give them, codes as the model writes them
-    when it may write just as many as the beam is wide; see `callslip.evaluation.pruning` for why that is two things.
+    `exact` adds the loss by pruning: the queries are searched again, exactly (or by beam search, if the settings choose
+    exact decoding). Measures and hits are compared between whole searches, codes between decodings of as many codes as
+    the beam size; see `callslip.evaluation.pruning` for the difference.
 
-    Of a log of users and items every item is ranked for every user; `exclude_history` leaves out those that the user
-    had already. The report says which it was.
+    In an interaction log, all items are ranked for every user; `exclude_history` excludes the items of the user's
+    history. The report states which.
     """
     return evaluate_with_run(
         retriever,
@@ -64,7 +64,7 @@ def evaluate(
 
 
 def judged_split(corpus: Corpus, split: str) -> tuple[dict[str, Query], Judgements]:
-    """The judged queries of a split and their judgements, of which there must be some."""
+    """The judged queries of a split and their judgements; raises an error if there are none."""
     queries, judgements = corpus.split(split)
     if not queries:
         known = ", ".join(sorted(corpus.judgements)) or "none"
@@ -85,7 +85,7 @@ def evaluate_with_run(
     exact: bool = False,
     exclude_history: bool = False,
 ) -> tuple[Report, Run]:
-    """As `evaluate`, with the run that was measured."""
+    """Like `evaluate`, and also returns the run."""
     if exact:
         check_decoding(retriever)
     parsed = parse_measures(measures)
@@ -95,7 +95,7 @@ def evaluate_with_run(
     depth = max([depth, *(cutoff_of(measure) or 0 for measure in parsed)])
     codes = code_quality(retriever)
     shared = shares_codes(retriever, codes)
-    # Whole buckets are needed for the expected figures, so the last one must not be cut at `depth`.
+    # Expected results need whole buckets, so the last one must not be truncated at `depth`.
     k = depth + (codes["bucket_max"] if shared else 0)
     found, seconds = search_all(retriever, list(queries.values()), k, exclude_history)
     run = run_of(found, depth)
@@ -131,13 +131,13 @@ def evaluate_with_run(
 
 
 def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:
-    """A note, if documents that answer queries are not in the index: whatever it does, it cannot find them."""
+    """A note if documents that answer queries are missing from the index, which therefore cannot find them."""
     answers = {d for judged in judgements.values() for d, grade in judged.items() if grade > 0}
     missing = answers - retriever.row_of().keys()
     if not missing:
         return []
     return [
-        f"{len(missing):,} of {len(answers):,} documents that answer queries are not there to be found: the index lacks"
+        f"{len(missing):,} of {len(answers):,} documents that answer queries are missing from the index:"
         f" {min(missing)!r}{' and others' * (len(missing) > 1)}."
     ]
 
@@ -153,7 +153,7 @@ def pruning_of(
     measures: list[Any],
     exclude_history: bool = False,
 ) -> Pruning:
-    """What the beam loses, given the report and run of the decoding that the settings say; the other is searched."""
+    """The beam's loss, from the report and run of the decoding in the settings; runs the other decoding."""
     writer = check_decoding(retriever)
     mine = writer.settings.decoding
     other = DECODINGS[mine == "beam"]
@@ -174,12 +174,12 @@ def pruning_of(
 
 
 def run_of(found: dict[str, Hits], depth: int) -> Run:
-    """The first `depth` hits of each query, and those that share the last one's code."""
+    """The first `depth` hits of each query, and further hits that share the last one's code."""
     return {qid: [(hit.doc_id, hit.score) for hit in whole_buckets(hits, depth)] for qid, hits in found.items()}
 
 
 def trained_on(corpus: Corpus) -> set[str] | None:
-    """The documents that a training query asks for, or that a training history holds; None if there are none."""
+    """The documents that answer a training query, or occur in a training history; None if there are none."""
     train = corpus.judgements.get("train")
     if train is None:
         return None
@@ -190,11 +190,11 @@ def trained_on(corpus: Corpus) -> set[str] | None:
 def search_all(
     retriever: Retriever, queries: list[Query], k: int, exclude_history: bool = False
 ) -> tuple[dict[str, Hits], float]:
-    """The hits of every query, searched in batches, and the seconds it took."""
+    """The hits of every query, searched in batches, and the search time in seconds."""
     from callslip.runtime.progress import track
 
     starts = range(0, len(queries), BATCH)
-    retriever.search(queries[0], k)  # loads what is loaded on first use, which is not search time
+    retriever.search(queries[0], k)  # warm-up: lazy loading does not count as search time
     began = time.perf_counter()
     found: dict[str, Hits] = {}
     for start in track(starts, "searching"):
@@ -206,7 +206,7 @@ def search_all(
 
 
 def whole_buckets(hits: Hits, depth: int) -> list[Hit]:
-    """The first `depth` hits, and those after them that share the last one's code."""
+    """The first `depth` hits, and further hits that share the last one's code."""
     end = min(depth, len(hits))
     while 0 < end < len(hits) and hits[end].code is not None and hits[end].code == hits[end - 1].code:
         end += 1
@@ -214,16 +214,16 @@ def whole_buckets(hits: Hits, depth: int) -> list[Hit]:
 
 
 def code_quality(retriever: Retriever) -> dict[str, Any]:
-    """The figures of the method's codes, without those of deleted documents; nothing for methods without codes."""
+    """Quality of the method's codes, without deleted documents; empty for methods without codes."""
     identifiers = getattr(retriever, "identifiers", None)
     if identifiers is None or not len(retriever):
         return {}
-    alive = retriever.rows.mask(None)  # None if all are
+    alive = retriever.rows.mask(None)  # None if no document is deleted
     codes = identifiers if alive is None else identifiers.codes[alive[identifiers.rows]]
     return quality.measure(codes).to_dict()
 
 
 def shares_codes(retriever: Retriever, codes: dict[str, Any]) -> bool:
-    """Whether hits come bucket by bucket and some bucket holds several documents."""
+    """Whether hits are ordered by bucket and some bucket has several documents."""
     in_buckets = getattr(retriever.settings, "ranking", None) in ("bucket", "share")
     return bool(codes) and in_buckets and codes["bucket_max"] > 1

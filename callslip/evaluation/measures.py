@@ -1,7 +1,7 @@
-"""Measures by their ir_measures names, and their values query by query.
+"""Measures by their ir_measures names, and their values per query.
 
-The computing is ir_measures' (trec_eval underneath), never our own. What is ours is the care around it: the
-order of a ranking is evaluated as it stands, and a name that would crash or mislead is refused beforehand.
+All measures are computed by ir_measures (with trec_eval). This module makes sure that rankings are evaluated in the
+given order, and rejects names that would crash or mislead.
 """
 
 from __future__ import annotations
@@ -25,42 +25,41 @@ PerQuery = dict[str, dict[str, float]]
 DEFAULT_MEASURES = ("nDCG@10", "R@10", "R@100", "RR@10", "Success@1")
 
 LOG_MEASURES = ("R@5", "R@10", "nDCG@5", "nDCG@10")
-"""What recommendation reports: one item of a user is held out, and recall is the share of users whose item is found."""
+"""Usual measures in recommendation: with one held-out item per user, recall is the hit rate."""
 
 KNOWN_MEASURES = (
     "AP", "Bpref", "IPrec", "Judged", "P", "R", "RR", "Rprec",
     "SetAP", "SetF", "SetP", "SetR", "Success", "infAP", "nDCG",
 )  # fmt: skip
-"""What the providers installed with this package compute, as a value per query whose mean is the figure.
-ir_measures knows more names, but they need other programs (ERR calls Perl), or are counts (NumRet)."""
+"""Measures that the installed providers compute, as a value per query whose mean is reported. ir_measures knows more
+names, but they need other programs (ERR calls Perl), or are counts (NumRet)."""
 
 
 def default_measures(corpus: Corpus, split: str = "test") -> tuple[str, ...]:
-    """The measures of a corpus that nobody named any for."""
+    """The default measures for a corpus."""
     queries, _ = corpus.split(split)
     return LOG_MEASURES if any(query.history and not query.text for query in queries.values()) else DEFAULT_MEASURES
 
 
 def parse_measures(names: str | Iterable[Any]) -> list[Any]:
-    """ir_measures objects for names such as `nDCG@10` or `P(rel=2)@5`, without repetition.
+    """ir_measures objects for names such as `nDCG@10` or `P(rel=2)@5`, without duplicates.
 
-    Takes a list, or one string with commas between the names. Case does not matter, and the usual other
-    names are understood (`ndcg@10`, `MRR@10`, `Recall@100`); the object prints the standard name.
+    Takes a list, or one comma-separated string. Names are case-insensitive, and common aliases are accepted
+    (`ndcg@10`, `MRR@10`, `Recall@100`); the object prints the standard name.
     """
     if isinstance(names, str):
         names = _split(names)
     measures = list(dict.fromkeys(_parse(name) for name in names))
     if not measures:
-        raise BadSetting("no measure is named", f"Name one or more, for example {', '.join(DEFAULT_MEASURES)}.")
+        raise BadSetting("no measures given", f"Give one or more, for example {', '.join(DEFAULT_MEASURES)}.")
     return measures
 
 
 def per_query(run: Run, judgements: Judgements, measures: str | Iterable[Any]) -> PerQuery:
-    """The value of every measure for every judged query. Queries that the run does not hold count 0.
+    """The value of every measure for every judged query. Queries missing from the run count 0.
 
-    The order of each ranking is what is evaluated: scores are replaced by falling whole numbers first,
-    because trec_eval orders documents of equal score by doc_id, and would judge another ranking than ours.
-    A grade below zero counts as zero.
+    Rankings are evaluated in the given order: scores are replaced by descending integers, because trec_eval breaks ties
+    by doc_id and would evaluate a different ranking. Negative grades count as zero.
     """
     parsed = parse_measures(measures)
     grades = {
@@ -75,7 +74,7 @@ def per_query(run: Run, judgements: Judgements, measures: str | Iterable[Any]) -
 
 
 def by_rank(query_id: str, ranking: Ranking) -> dict[str, float]:
-    """doc_id -> a score that says nothing but the rank; a document that comes twice is refused."""
+    """doc_id -> a score that encodes only the rank; duplicate documents are rejected."""
     count = len(ranking)
     scores = {doc_id: float(count - position) for position, (doc_id, _) in enumerate(ranking)}
     if len(scores) < count:
@@ -83,18 +82,18 @@ def by_rank(query_id: str, ranking: Ranking) -> dict[str, float]:
         twice = next(doc_id for doc_id, _ in ranking if doc_id in counted or counted.add(doc_id))  # type: ignore[func-returns-value]
         raise BadSetting(
             f"query {query_id!r}: document {twice!r} is ranked twice",
-            "A ranking holds each document once, at its best rank.",
+            "List each document once, at its best rank.",
         )
     return scores
 
 
 def cutoff_of(measure: Any) -> int | None:
-    """The depth that a measure looks at, or None if it looks at the whole ranking."""
+    """The cutoff of a measure, or None if it evaluates the whole ranking."""
     return measure.params.get("cutoff")
 
 
 def _pipeline() -> Any:
-    """The providers we rely on: trec_eval for nearly all; MS MARCO's script for RR@k, which it lacks."""
+    """The providers: trec_eval for nearly all measures, and MS MARCO's script for RR@k, which trec_eval lacks."""
     import ir_measures
     from ir_measures.providers import FallbackProvider
 
@@ -102,7 +101,7 @@ def _pipeline() -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas and spaces outside parentheses: `P(rel=2, judged_only=True)@5` is one name."""
+    """Split at commas and spaces outside parentheses: `P(rel=2, judged_only=True)@5` is one name."""
     names, depth = [""], 0
     for character in text:
         depth += (character in "({") - (character in ")}")
@@ -127,7 +126,7 @@ def _build(text: str) -> Any:
     """
     from ir_measures.measures import registry
 
-    problem = BadSetting(f"cannot read the measure {text!r}", "Write it as nDCG@10, AP or P(rel=2)@5.")
+    problem = BadSetting(f"cannot parse the measure {text!r}", "Write it as nDCG@10, AP or P(rel=2)@5.")
     try:
         node: ast.expr = ast.parse(text.strip(), mode="eval").body
         at = None
@@ -153,7 +152,7 @@ def _build(text: str) -> Any:
 
 
 def _checked(measure: Any) -> Any:
-    """Refuse what ir_measures would refuse late, or die of: trec_eval kills the process at a cutoff of 0."""
+    """Reject what ir_measures would reject late, or crash on: a cutoff of 0 makes trec_eval abort the process."""
     name = measure.NAME
     if name not in KNOWN_MEASURES:
         raise UnknownName("measure", str(name), KNOWN_MEASURES)
@@ -162,7 +161,7 @@ def _checked(measure: Any) -> Any:
     if cutoff is None and wanted is not None and wanted.required:
         raise BadSetting(f"measure {name} needs a cutoff", f"Write {name}@10, for example.")
     if cutoff is not None and (isinstance(cutoff, bool) or not isinstance(cutoff, int) or not 1 <= cutoff <= 10**9):
-        raise BadSetting(f"measure {name} has the cutoff {cutoff!r}", f"A cutoff is a whole number from 1: {name}@10.")
+        raise BadSetting(f"measure {name} has the cutoff {cutoff!r}", f"Use a whole number from 1: {name}@10.")
     grade = measure.params.get("rel", 1)
     if isinstance(grade, int) and grade < 1:
         raise BadSetting(f"measure {name} has rel={grade}", "A relevant document has a grade of 1 or more.")

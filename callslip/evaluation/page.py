@@ -65,7 +65,7 @@ footer { margin-top: 40px; overflow-wrap: anywhere; }
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The whole page."""
+    """The complete page."""
     title = escape(comparison.title)
     digest = escape(str(comparison.first.dataset.get("sha256", "without fingerprint")))
     body = [
@@ -80,7 +80,7 @@ def comparison_page(comparison: Comparison) -> str:
         _shared(comparison),
         _seen(comparison),
         _pruning(comparison),
-        "<h2>How each was made</h2>",
+        "<h2>Settings and versions</h2>",
         *(_details(comparison, name) for name in comparison.reports),
         f"<footer>Data set {digest}</footer>",
     ]
@@ -100,7 +100,7 @@ def _plot(comparison: Comparison, measure: str) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of ready-made HTML cells; the first of each row is its heading."""
+    """A table of HTML cells; the first cell of each row is its heading."""
     titles = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     lines = []
     for first, *rest in rows:
@@ -130,7 +130,7 @@ def _figure(cell: Cell) -> str:
 
 
 def _shared(comparison: Comparison) -> str:
-    """Ranked, expected and optimistic figures of the systems whose documents can share a code."""
+    """Ranked, expected and optimistic results of the systems whose documents can share a code."""
     rows = []
     for name, report in comparison.reports.items():
         for kind in ("ranked", "expected", "optimistic") if report.shared_codes else ():
@@ -141,13 +141,13 @@ def _shared(comparison: Comparison) -> str:
     return (
         "<h2>Documents that share a code</h2>"
         + _table(map(escape, ["System, order inside a bucket", *comparison.measures]), rows)
-        + '<p class="hint">Ranked: our order. Expected: the mean over all orders inside the buckets. '
+        + '<p class="hint">Ranked: the order shown to users. Expected: the mean over all orders inside the buckets. '
         "Optimistic: relevant documents first in each bucket.</p>"
     )
 
 
 def _seen(comparison: Comparison) -> str:
-    """Figures by whether the answers of a query had training queries."""
+    """Results by whether the answers of a query had training queries."""
     rows = []
     for name, report in comparison.reports.items():
         for key, group in (report.seen or {}).items():
@@ -156,12 +156,12 @@ def _seen(comparison: Comparison) -> str:
                 rows.append([f"{escape(name)}, {SEEN_GROUPS[key]}", f"{group.queries:,}", *figures])
     if not rows:
         return ""
-    head = ["System, queries of which …", "queries", *comparison.measures]
+    head = ["System, queries where …", "queries", *comparison.measures]
     return "<h2>Seen and unseen answers</h2>" + _table(map(escape, head), rows)
 
 
 def _pruning(comparison: Comparison) -> str:
-    """What beams lose against exact search, for the systems where it was measured."""
+    """Loss of beam search against exact search, for the systems where it was measured."""
     rows, told = [], []
     for name, report in comparison.reports.items():
         if (pruning := report.pruning) is None:
@@ -177,7 +177,7 @@ def _pruning(comparison: Comparison) -> str:
     if not rows:
         return ""
     head = map(escape, ["System, search", *comparison.measures])
-    return "<h2>What beams lose to pruning</h2>" + _table(head, rows) + "".join(told)
+    return "<h2>Loss by beam pruning</h2>" + _table(head, rows) + "".join(told)
 
 
 def _details(comparison: Comparison, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Plain data: what JSON can hold, and no more."""
+"""Conversion to plain JSON data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 def plain(value: Any) -> Any:
     """The value as dicts, lists, strings, numbers, booleans and None.
 
-    A number that is not finite becomes None: JSON has no NaN, and readers disagree about what to do with one.
+    NaN and infinity become None, since JSON has neither and parsers handle them differently.
     """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
@@ -35,12 +35,12 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """JSON text that any reader takes, with a newline at its end."""
+    """Strictly valid JSON, with a trailing newline."""
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(value: Any, path: str | Path) -> None:
-    """Write JSON, making the folder if there is none."""
+    """Write JSON, creating the folder if necessary."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(to_json(value), encoding="utf-8")

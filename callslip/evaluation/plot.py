@@ -1,4 +1,4 @@
-"""Dot plots with intervals, written as inline SVG. Colours come from the page's style sheet by class."""
+"""Dot plots with intervals as inline SVG, coloured by the page's style sheet."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from callslip.evaluation.comparison import Cell
 
 WIDTH = 480
-LEFT, RIGHT = 160, 62  # room for the names, and for the printed means
+LEFT, RIGHT = 160, 62  # space for the names, and for the means
 TOP, ROW, BOTTOM = 10, 30, 30
 LABEL_LENGTH = 18
 
 
 def dot_plot(measure: str, cells: Mapping[str, Cell], baseline: str) -> str:
-    """One measure: a row per system, dot and bar for mean and interval; a line at the baseline's mean."""
+    """Plot of one measure: a row per system, with dot and bar for mean and interval, and a line at the baseline's
+    mean."""
     step, top = axis(max(cell.high for cell in cells.values()))
     scale = (WIDTH - LEFT - RIGHT) / top
     bottom = TOP + ROW * len(cells)
@@ -48,7 +49,7 @@ def dot_plot(measure: str, cells: Mapping[str, Cell], baseline: str) -> str:
 
 
 def axis(highest: float) -> tuple[float, float]:
-    """Step (1, 2 or 5 times a power of ten) and end of an axis from 0 that holds `highest`."""
+    """Step (1, 2 or 5 times a power of ten) and end of an axis from 0 that includes `highest`."""
     highest = max(highest, 1e-6)
     power = 10.0 ** math.floor(math.log10(highest))
     steps = [factor * scale for scale in (power / 10, power) for factor in (1, 2, 5)]
@@ -57,5 +58,5 @@ def axis(highest: float) -> tuple[float, float]:
 
 
 def shortened(name: str) -> str:
-    """A name that fits beside the plot; the whole of it is in the tooltip and the table."""
+    """A name truncated to fit beside the plot; tooltip and table show it in full."""
     return name if len(name) <= LABEL_LENGTH else name[: LABEL_LENGTH - 1] + "…"

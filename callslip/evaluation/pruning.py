@@ -1,10 +1,10 @@
-"""What a beam loses to pruning: the same queries, searched by the beam and exactly.
+"""Loss by beam pruning: compares beam search with exact search on the same queries.
 
-Two things are compared, and kept apart. *Codes*: the model writes as many codes as the beam is wide, once by beam
-search and once exactly (`GenerativeRetriever.write`); here nothing grows. *Measures, hits and search times*: whole
-searches as a user gets them. A search whose codes hold fewer documents than were asked for writes more codes, four
-times as many at a time, and a wider beam prunes less; so these figures show what pruning costs in practice, and at a
-great depth they may hide what the beam alone would have lost. `grown` says how many queries that concerns.
+There are two separate comparisons. *Codes*: the model writes as many codes as the beam size, once by beam search and
+once exactly (`GenerativeRetriever.write`), with a fixed beam. *Measures, hits and search times*: whole searches as a
+user runs them. A search whose codes cover fewer than k documents writes four times as many codes, and repeats this; a
+wider beam prunes less. These results therefore show the cost of pruning in practice, and at large k they may hide the
+loss of the original beam. `grown` is the share of such queries.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Loss:
-    """One measure under both searches."""
+    """One measure by both searches."""
 
     beam: float
     exact: float
     difference: Interval
-    """Exact minus beam, with the bootstrap interval of the differences query by query."""
+    """Exact minus beam, with the bootstrap interval of the per-query differences."""
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """What the beam loses. Shares are of the queries of the split, from 0 to 1."""
+    """Loss of the beam. Shares are fractions of the split's queries, from 0 to 1."""
 
     beam: int
-    """The width that the settings say, and how many codes both ways wrote."""
+    """Beam size in the settings, and number of codes that both searches wrote."""
     measures: dict[str, Loss]
     best_lost: float
-    """Share of queries whose best code of all the beam did not write."""
+    """Share of queries for which the beam missed the best code."""
     codes_found: float
-    """Mean share of the `beam` best codes of all that the beam wrote."""
+    """Mean share of the `beam` best codes that the beam found."""
     hits_differ: float
-    """Share of queries whose first 10 hits are other documents, or the same in another order."""
+    """Share of queries whose first 10 hits differ, in documents or order."""
     grown: float
-    """Share of queries for whose hits one of the searches wrote more codes than `beam`. The measures and hits of these
-    queries are those of a wider beam; the two figures on codes are not touched by it."""
+    """Share of queries for which one of the searches wrote more codes than `beam`. Their measures and hits are those of
+    a wider beam; the two shares of codes are unaffected."""
     write_ms: dict[str, float]
-    """Milliseconds per query to write `beam` codes, by beam and exact."""
+    """Milliseconds per query to write `beam` codes, by beam search and exactly."""
     search_ms: dict[str, float]
-    """Milliseconds per query of the whole search, by beam and exact: encoding, growing and ranking included."""
+    """Milliseconds per query of the whole search, by beam search and exactly, including encoding and ranking."""
 
     def to_dict(self) -> dict[str, Any]:
         losses = {
@@ -73,7 +73,7 @@ class Pruning:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Pruning:
-        """The figures that `to_dict` gave."""
+        """The inverse of `to_dict`."""
         losses = {
             name: Loss(loss["beam"], loss["exact"], Interval(**loss["difference"]))
             for name, loss in data["measures"].items()
@@ -81,19 +81,19 @@ class Pruning:
         return cls(**{field.name: data[field.name] for field in fields(cls)} | {"measures": losses})
 
     def sentences(self) -> list[str]:
-        """All but the measures, for people."""
+        """Everything except the measures, as sentences."""
         told = [
-            f"The beam lost the best code of {_percent(self.best_lost)} of the queries, and wrote "
+            f"The beam missed the best code for {_percent(self.best_lost)} of the queries, and found "
             f"{_percent(self.codes_found)} of the {self.beam:,} best codes. The first {FIRST_HITS} hits differ for "
             f"{_percent(self.hits_differ)}.",
             "Milliseconds per query: "
-            f"writing {self.write_ms['beam']:.3g} by beam and {self.write_ms['exact']:.3g} exactly, "
-            f"searching {self.search_ms['beam']:.3g} and {self.search_ms['exact']:.3g}.",
+            f"decoding {self.write_ms['beam']:.3g} by beam and {self.write_ms['exact']:.3g} exactly, "
+            f"whole search {self.search_ms['beam']:.3g} and {self.search_ms['exact']:.3g}.",
         ]
         if self.grown:
             told.append(
                 f"For {_percent(self.grown)} of the queries the hits needed more codes than {self.beam:,}: their "
-                "measures and hits are those of a wider beam, the shares of codes are not."
+                "measures and hits are those of a wider beam; the shares of codes are unaffected."
             )
         return told
 
@@ -103,30 +103,30 @@ def _percent(share: float) -> str:
 
 
 def check_decoding(retriever: Retriever) -> GenerativeRetriever:
-    """The retriever, if it has a beam that can be compared with exact search."""
+    """The retriever, if its beam can be compared with exact search; otherwise an error."""
     from callslip.index.generative import GenerativeRetriever
 
     if isinstance(retriever, GenerativeRetriever) and "decoding" in retriever.search_settings:
         if retriever.settings.decoding not in DECODINGS:
             raise BadSetting(
-                f"decoding={retriever.settings.decoding} cannot be held against exact search, which writes known codes",
+                f"decoding={retriever.settings.decoding} cannot be compared with exact search, which is constrained",
                 "Add --set decoding=beam, or leave out --exact (exact=True).",
             )
         return retriever
     if "decoding" in retriever.search_settings:
         raise Unsupported(
-            f"{retriever.method} merges the lists of several parts, and what the beam of each loses is not told apart",
+            f"{retriever.method} merges the hits of several parts, whose beam losses cannot be separated",
             "Leave out --exact (exact=True), or evaluate a method with one beam, such as dsi-semantic.",
         )
     raise Unsupported(
-        f"{retriever.method} has no setting 'decoding': it writes no codes itself, so no beam of its own can lose any",
+        f"{retriever.method} has no setting 'decoding': it writes no codes, so it has no beam",
         "Leave out --exact (exact=True), or evaluate a method that writes codes, such as dsi-semantic, on its own.",
     )
 
 
 @contextmanager
 def decoding_as(retriever: GenerativeRetriever, decoding: Decoding) -> Iterator[None]:
-    """Search this way for a while; the settings are as before afterwards, whatever happens."""
+    """Context manager that changes the decoding, and restores the settings afterwards."""
     before = retriever.settings
     retriever.settings = replace(before, decoding=decoding)
     try:
@@ -144,8 +144,8 @@ def measure_pruning(
     values: Mapping[Decoding, PerQuery],
     **bounds: Any,
 ) -> Pruning:
-    """What the beam loses, given for each decoding the run of the queries searched for k hits, the seconds that took,
-    and the run's values per query. `bounds` go to the bootstrap."""
+    """Loss of the beam, from each decoding's run for k hits, its search time in seconds, and its values per query.
+    `bounds` are passed to the bootstrap."""
     best_lost, codes_found, grown, writing = _compare_codes(retriever, queries, k)
     differ = [
         [doc_id for doc_id, _ in runs["beam"].get(query.query_id, [])[:FIRST_HITS]]
@@ -168,7 +168,7 @@ def measure_pruning(
 def _losses(beam: PerQuery, exact: PerQuery, **bounds: Any) -> dict[str, Loss]:
     ids = list(next(iter(beam.values())))
     first, second = (np.array([[values[name][qid] for name in beam] for qid in ids]) for values in (beam, exact))
-    differences = bootstrap_intervals(second - first, **bounds)  # resampling differences keeps each query's pair
+    differences = bootstrap_intervals(second - first, **bounds)  # resampling differences keeps each query paired
     means = zip(first.mean(axis=0).tolist(), second.mean(axis=0).tolist(), differences)
     return dict(zip(beam, (Loss(*of_one) for of_one in means)))
 
@@ -176,8 +176,8 @@ def _losses(beam: PerQuery, exact: PerQuery, **bounds: Any) -> dict[str, Loss]:
 def _compare_codes(
     retriever: GenerativeRetriever, queries: Sequence[Query], k: int
 ) -> tuple[float, float, float, dict[Decoding, float]]:
-    """Shares of queries that lost their best code, of codes found, and of queries that need more codes for k hits;
-    and the seconds of writing. Nothing is written under a filter, but deleted documents have no codes."""
+    """Share of queries whose best code was missed, share of codes found, share of queries that need more codes for k
+    hits, and decoding times in seconds. Without filters; codes of deleted documents are excluded."""
     beam, mask = retriever.settings.beam, retriever.rows.mask(None)
     live = None if mask is None else retriever.live_nodes(mask)
     wanted = min(k, len(retriever)) if beam < retriever.identifiers.unique else 0
@@ -194,7 +194,7 @@ def _compare_codes(
                 writing[decoding] += time.perf_counter() - began
         for some, best in zip(lists["beam"], lists["exact"], strict=True):
             there = np.isin(best.nodes, some.nodes)
-            lost.append(not there[:1].all())  # no code at all, as when all documents are deleted, is no loss
+            lost.append(not there[:1].all())  # no code at all, if all documents are deleted, is no loss
             found.append(there.mean() if len(there) else 1.0)
             held = (len(candidates.candidates(beams, retriever.identifiers, mask)[0]) for beams in (some, best))
             grown.append(min(held) < wanted)

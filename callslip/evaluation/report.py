@@ -1,4 +1,4 @@
-"""The report of one evaluation: figures with intervals, and all that is needed to judge and repeat them."""
+"""The report of an evaluation: results with intervals, and everything needed to interpret and reproduce them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SEEN_GROUPS = {
     "some_seen": "some answers had a training query",
     "none_seen": "no answer had a training query",
 }
-"""The parts of the seen/unseen split. *Seen* is a document that is an answer to a training query. An unseen
-document is in the index too, and the model may have read it; only no query for it was trained on."""
+"""Groups of queries by seen answers. A document is *seen* if it answers a training query. Unseen documents are in the
+index too, and the model may have been trained on their text, but on no query for them."""
 
 Figures = dict[str, Interval]
 """measure -> mean with its interval."""
@@ -37,7 +37,7 @@ Figures = dict[str, Interval]
 
 @dataclass(frozen=True)
 class Group:
-    """A part of the queries with its own figures; no figures if it is empty."""
+    """A subset of the queries with its results; an empty subset has none."""
 
     queries: int
     measures: Figures = field(default_factory=dict)
@@ -45,42 +45,42 @@ class Group:
 
 @dataclass
 class Report:
-    """One system, one split of one data set."""
+    """Results of one system on one split of a data set."""
 
     name: str
-    """What was evaluated: a method's name, or the user's own."""
+    """Name of the system: that of the method, or one chosen by the user."""
     dataset: dict[str, Any]
     """The fingerprint of the corpus: its name, counts and hash."""
     split: str
     measures: Figures
     per_query: PerQuery
     confidence: float = CONFIDENCE
-    """Of the intervals: percentile bootstrap over queries, with `resamples` resamples."""
+    """Confidence level of the intervals: percentile bootstrap over queries, with `resamples` resamples."""
     resamples: int = RESAMPLES
     shared_codes: dict[str, Any] | None = None
     """measure -> ranked, optimistic, expected; for methods whose documents can share a code."""
     seen: dict[str, Group] | None = None
-    """The keys of SEEN_GROUPS -> queries and figures, if the seen documents were given."""
+    """Keys of SEEN_GROUPS -> queries and results, if the seen documents were given."""
     pruning: Pruning | None = None
-    """What the beam loses against exact search, if that was asked for."""
+    """Loss of the beam against exact search, if requested."""
     identifiers: dict[str, Any] = field(default_factory=dict)
-    """Quality of the codes, as callslip.identifiers.quality finds it."""
+    """Quality of the codes, by callslip.identifiers.quality."""
     timings: dict[str, float] = field(default_factory=dict)
-    """Seconds by what they were spent on: `fit_seconds`, `search_seconds` for all queries of the split, …"""
+    """Durations: `fit_seconds`, `search_seconds` for all queries of the split, …"""
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     notes: list[str] = field(default_factory=list)
-    """What a reader must know to read the figures rightly."""
+    """Caveats for the interpretation of the results."""
     created: str = ""
 
     @property
     def queries(self) -> int:
-        """How many queries the means are over: all that are judged, answered or not."""
+        """Number of queries in the means: all judged queries, with or without hits."""
         return len(next(iter(self.per_query.values()), {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: no NaN, no NumPy types, everything that `from_dict` needs."""
+        """Plain data for JSON, without NaN or NumPy types; the inverse of `from_dict`."""
         data: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "queries": self.queries}
         data |= {
             key: value for key, value in vars(self).items() if key not in ("measures", "seen", "pruning", "per_query")
@@ -100,7 +100,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
-        """The report that `to_dict` gave."""
+        """The inverse of `to_dict`."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         known["measures"] = _figures_from_dict(data["measures"])
         if known.get("seen"):
@@ -112,13 +112,13 @@ class Report:
         return cls(**known)
 
     def save(self, path: str | Path) -> None:
-        """Write the whole report as one JSON file."""
+        """Write the report as a JSON file."""
         write_json(self.to_dict(), path)
 
     @classmethod
     def load(cls, path: str | Path) -> Report:
-        """Read a report that `save` wrote."""
-        remedy = "Name a report that `callslip evaluate` or `Report.save` wrote."
+        """Read a report written by `save`."""
+        remedy = "Give a report written by `callslip evaluate` or `Report.save`."
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -133,7 +133,7 @@ class Report:
         try:
             return cls.from_dict(data)
         except (KeyError, TypeError, AttributeError) as error:
-            raise BadInput(path, f"is not a whole report: {error}", remedy=remedy) from None
+            raise BadInput(path, f"is not a complete report: {error}", remedy=remedy) from None
 
     def per_query_json(self) -> str:
         """JSON text: query_id -> measure -> value."""
@@ -173,9 +173,9 @@ def evaluate_run(
 ) -> Report:
     """Evaluate a run: query_id -> (doc_id, score) best first.
 
-    The data set is named by `corpus`, or by its fingerprint (`dataset`) if that is already known. `buckets`
-    gives the hits of each query as whole buckets and adds the optimistic and expected figures; `seen` gives
-    the doc_ids that are answers to training queries and adds the seen/unseen split. The rest is recorded.
+    The data set is given by `corpus`, or by its fingerprint (`dataset`). `buckets` gives the hits of each query as
+    whole buckets, and adds optimistic and expected results; `seen` gives the doc_ids that answer training queries, and
+    adds results by seen answers. The other arguments are recorded in the report.
     """
     parsed = parse_measures(measures)
     _check(run, judgements, split)
@@ -203,9 +203,9 @@ def evaluate_run(
 
 
 def seen_groups(values: PerQuery, judgements: Judgements, seen: set[str], **bounds: Any) -> dict[str, Group]:
-    """The queries parted by whether their answers had training queries, each part with its figures.
+    """Groups of queries by whether their answers had training queries, with results.
 
-    A query without any answer belongs to no part.
+    Queries without answers belong to no group.
     """
     parts: dict[str, list[str]] = {key: [] for key in SEEN_GROUPS}
     for qid, judged in judgements.items():
@@ -218,7 +218,7 @@ def seen_groups(values: PerQuery, judgements: Judgements, seen: set[str], **boun
 
 def _check(run: Run, judgements: Judgements, split: str) -> None:
     if not judgements:
-        raise BadSetting(f"split {split!r} has no judged queries", "Give judgements (qrels), or name another split.")
+        raise BadSetting(f"split {split!r} has no judged queries", "Give judgements (qrels), or choose another split.")
     if run and not any(qid in judgements for qid in run):
         raise BadSetting(
             f"no query of the run is judged in split {split!r}",
@@ -230,14 +230,14 @@ def _notes(run: Run, judgements: Judgements, parsed: list[Any]) -> list[str]:
     notes = []
     missing = sum(not run.get(qid) for qid in judgements)
     if missing:
-        notes.append(f"{missing} of {len(judgements)} queries found nothing and count 0.")
+        notes.append(f"{missing} of {len(judgements)} queries have no hits and count 0.")
     unanswerable = sum(all(grade <= 0 for grade in judged.values()) for judged in judgements.values())
     if unanswerable:
         notes.append(f"{unanswerable} of {len(judgements)} queries have no relevant document and count 0.")
     depth = max((len(run[qid]) for qid in judgements if qid in run), default=0)
     deeper = [str(measure) for measure in parsed if (cutoff_of(measure) or 0) > depth]
     if depth and deeper:
-        notes.append(f"No query has more than {depth} hits, so {', '.join(deeper)} could not look deeper.")
+        notes.append(f"No query has more than {depth} hits, so {', '.join(deeper)} are limited to that depth.")
     return notes
 
 

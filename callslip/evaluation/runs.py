@@ -1,15 +1,14 @@
-"""TREC run files: `query_id Q0 doc_id rank score tag`, one hit a line.
+"""TREC run files: `query_id Q0 doc_id rank score tag`, one hit per line.
 
-Two rules make a file mean what the ranking meant.
+Two rules preserve the ranking in the file.
 
-*Scores fall strictly, in single precision.* trec_eval sorts by score alone, reads it as a 32-bit float, and
-orders equal scores by doc_id. So each score is rounded to single precision and kept where it lies below the
-one before it; where it does not (documents that share a code, a re-ranked list), it becomes the largest
-single-precision number below the one before it. The rank column is the rank.
+*Scores are strictly descending in single precision.* trec_eval sorts by score alone, parses it as a 32-bit float, and
+breaks ties by doc_id. Each score is therefore rounded to single precision, and if it is not below the previous one
+(documents that share a code, a re-ranked list), it becomes the largest single-precision number below the previous one.
 
-*Fields hold no blanks.* White space and control characters in ids and tags are percent-encoded as UTF-8
-(`a b` is written `a%20b`), so is a `%` that two hexadecimal digits follow, and all are decoded when the file
-is read back. A file from elsewhere whose ids are percent-encoded in their own right needs `decode=False`.
+*Fields contain no white space.* White space and control characters in ids and tags are percent-encoded as UTF-8
+(`a b` is written `a%20b`), as is a `%` followed by two hexadecimal digits; all are decoded when the file is read. Files
+of other tools whose ids are themselves percent-encoded need `decode=False`.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def falling_scores(scores: list[float]) -> list[np.float32]:
-    """The scores in single precision, strictly falling, by the rule above."""
+    """The scores in single precision, strictly descending, by the rule above."""
     falling: list[np.float32] = []
     for score in scores:
         if not math.isfinite(score):
-            raise BadSetting(f"a run holds the score {score}", "Scores of a run are finite numbers.")
+            raise BadSetting(f"the run has the score {score}", "Scores must be finite numbers.")
         value = np.float32(min(max(score, LOWEST), -LOWEST))
         if falling and not value < falling[-1]:
             if falling[-1] == LOWEST:
-                raise BadSetting("a run's scores reach the lowest number there is", "Rescale the scores.")
+                raise BadSetting("the run's scores underflow single precision", "Rescale the scores.")
             value = np.nextafter(falling[-1], np.float32(-np.inf))
         falling.append(value)
     return falling
 
 
 def run_lines(run: Run, tag: str = "callslip") -> Iterator[str]:
-    """The lines of a run file, without line ends."""
+    """The lines of a run file, without line breaks."""
     written_tag = _encoded(tag, "tag")
     for query_id, ranking in run.items():
-        by_rank(query_id, ranking)  # refuses a document that is ranked twice
+        by_rank(query_id, ranking)  # rejects duplicate documents
         written_query = _encoded(query_id, "query_id")
         scores = falling_scores([float(score) for _, score in ranking])
         for rank, ((doc_id, _), score) in enumerate(zip(ranking, scores), start=1):
@@ -56,7 +55,7 @@ def run_lines(run: Run, tag: str = "callslip") -> Iterator[str]:
 
 
 def write_run(run: Run, path: str | Path, tag: str = "callslip") -> None:
-    """Write a run in six columns. A query without hits leaves no line, as the format has none for it."""
+    """Write a run in six columns. A query without hits has no lines."""
     with Path(path).open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in run_lines(run, tag))
 
@@ -64,8 +63,8 @@ def write_run(run: Run, path: str | Path, tag: str = "callslip") -> None:
 def read_run(path: str | Path, *, decode: bool = True) -> tuple[dict[str, list[tuple[str, float]]], str]:
     """A run and its tag, each ranking best first.
 
-    Rankings are ordered by score, and equal scores by the order of the lines; the rank column is not read,
-    as trec_eval does not read it. Anything that is not a run line is refused with file and line.
+    Rankings are sorted by score, and ties keep the order of the lines; like trec_eval, this ignores the rank column.
+    An invalid line is an error with file and line number.
     """
     run: dict[str, dict[str, float]] = {}
     tag = ""
@@ -77,17 +76,17 @@ def read_run(path: str | Path, *, decode: bool = True) -> tuple[dict[str, list[t
                 query_id, doc_id, score, tag = _parsed(path, number, line, decode)
                 ranking = run.setdefault(query_id, {})
                 if doc_id in ranking:
-                    raise BadInput(path, f"query {query_id!r} holds document {doc_id!r} twice", line=number)
+                    raise BadInput(path, f"query {query_id!r} has document {doc_id!r} twice", line=number)
                 ranking[doc_id] = score
     except OSError as error:
-        raise BadInput(path, error.strerror or "cannot be read", remedy="Name a TREC run file.") from None
+        raise BadInput(path, error.strerror or "cannot be read", remedy="Give a TREC run file.") from None
     except UnicodeDecodeError:
         raise BadInput(path, "is not UTF-8 text", remedy="Convert the file to UTF-8.") from None
     return {query_id: _best_first(list(ranking.items())) for query_id, ranking in run.items()}, tag
 
 
 def _best_first(ranking: Ranking) -> list[tuple[str, float]]:
-    return sorted(ranking, key=lambda hit: -hit[1])  # sorted() keeps the order of equals
+    return sorted(ranking, key=lambda hit: -hit[1])  # sorted() is stable
 
 
 def _parsed(path: str | Path, number: int, line: str, decode: bool) -> tuple[str, str, float, str]:
@@ -95,9 +94,9 @@ def _parsed(path: str | Path, number: int, line: str, decode: bool) -> tuple[str
     if len(fields) != 6:
         raise BadInput(
             path,
-            f"{len(fields)} columns where a run has 6",
+            f"expected 6 columns, found {len(fields)}",
             line=number,
-            remedy="A line is: query_id Q0 doc_id rank score tag.",
+            remedy="Write lines of: query_id Q0 doc_id rank score tag.",
         )
     query_id, _, doc_id, _, text, tag = fields
     try:
@@ -112,7 +111,7 @@ def _parsed(path: str | Path, number: int, line: str, decode: bool) -> tuple[str
 
 
 def _encoded(text: str, kind: str) -> str:
-    """Percent-encode what would break a column, and what would be taken for such an encoding."""
+    """Percent-encode characters that would break a column, and text that looks percent-encoded."""
     if not text:
-        raise BadSetting(f"a run holds an empty {kind}", "A run file has no way to write it; give it a name.")
+        raise BadSetting(f"the run has an empty {kind}", "A run file cannot represent it; give it a name.")
     return NEEDS_CODE.sub(lambda match: quote(match[0], safe=""), text)

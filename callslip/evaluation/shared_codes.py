@@ -1,14 +1,14 @@
-"""Figures for documents that share a code: ranked, optimistic and expected.
+"""Results for documents that share a code: ranked, optimistic and expected.
 
-When a model writes a code, it finds a bucket of documents. What a figure says then depends on the order
-inside the bucket, and published figures do not always say which order they took. So three are given:
+When a model writes a code, it retrieves a bucket of documents. Results then depend on the order inside the bucket, and
+published results do not always say which order they use. Reports therefore give three values:
 
-- *ranked*: our own order, what a user sees;
-- *optimistic*: the relevant documents first inside each bucket, the best that any order inside could do;
-- *expected*: the mean over all orders inside each bucket, what the code alone is worth.
+- *ranked*: the actual order, which users see;
+- *optimistic*: relevant documents first inside each bucket, an upper bound over all orders;
+- *expected*: the mean over all orders inside each bucket, the value of the code alone.
 
-Buckets keep their own order and every document takes a rank, so even the optimistic figure pays for a large
-bucket that comes before the right one. Hand over whole buckets, not cut at k: the measures do the cutting.
+Buckets keep their order and every document takes a rank, so a large bucket before the right one lowers even the
+optimistic value. Pass whole buckets, not truncated at k: the measures apply their own cutoff.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Buckets = Sequence[Sequence[str]]
 """One query's hits: buckets best first, each with its doc_ids in ranked order."""
 
 Span = tuple[int, int, list[int]]
-"""A bucket with relevant documents: how many documents come before it, its size, and its grades above 0."""
+"""A bucket with relevant documents: number of documents before it, its size, and its grades above 0."""
 
 SAMPLES = 1000
-"""Random orders drawn for a measure without a closed form."""
+"""Number of sampled orders for a measure without a closed form."""
 
 
 @dataclass(frozen=True)
 class BucketFigures:
-    """The three figures per measure and query, and how the expected one was found."""
+    """The three values per measure and query, and how the expected one was computed."""
 
     ranked: PerQuery
     optimistic: PerQuery
@@ -57,7 +57,7 @@ class BucketFigures:
 
 
 def group_by_code(hits: Iterable[tuple[str, Hashable]]) -> list[list[str]]:
-    """Buckets from (doc_id, code) hits best first; a code's bucket stands where its first document stands."""
+    """Group (doc_id, code) hits, best first, into buckets; a bucket has the rank of its first document."""
     buckets: dict[Hashable, list[str]] = {}
     for doc_id, code in hits:
         buckets.setdefault(code, []).append(doc_id)
@@ -75,10 +75,9 @@ def bucket_figures(
 ) -> BucketFigures:
     """The ranked, optimistic and expected value of every measure for every judged query.
 
-    `ranked` gives the values of the run that was shown to the user, where they are already known, or that run
-    is not simply the buckets one after another. Expected values are exact for nDCG, R, P, Success, RR and AP
-    with any cutoff and `rel`; for other measures they are means over `samples` random orders: `expected_by`
-    says which.
+    `ranked` gives the values of the actual run, if they are already known or the run is not the concatenation of the
+    buckets. Expected values are exact for nDCG, R, P, Success, RR and AP with any cutoff and `rel`; for other measures
+    they are means over `samples` random orders, as stated in `expected_by`.
     """
     parsed = parse_measures(measures)
     judged_runs = {qid: buckets for qid, buckets in runs_of_buckets.items() if qid in judgements}
@@ -111,7 +110,7 @@ def expected_value(measure: Any, buckets: Buckets, judged: Mapping[str, int]) ->
 
 
 def _spans(buckets: Buckets, judged: Mapping[str, int]) -> list[Span]:
-    """The buckets that hold a judged document above 0. The others only push these down."""
+    """The buckets with a relevant document. Other buckets only shift their ranks."""
     spans, before = [], 0
     for bucket in buckets:
         grades = [grade for grade in map(judged.get, bucket) if grade is not None and grade > 0]
@@ -129,7 +128,7 @@ def _expected(measure: Any, spans: list[Span], judged: Mapping[str, int]) -> flo
     if measure.NAME == "nDCG":
         ideal = sorted((grade for grade in judged.values() if grade > 0), reverse=True)
         best = sum(grade / np.log2(rank + 1) for rank, grade in enumerate(ideal[:cutoff], start=1))
-        # Each place of a bucket has the bucket's mean gain.
+        # The expected gain at each rank of a bucket is the bucket's mean gain.
         gains = (sum(grades) / size * (1 / np.log2(_ranks(at, size, cutoff) + 1)).sum() for at, size, grades in spans)
         return float(sum(gains) / best)
     shapes = [(before, size, sum(grade >= threshold for grade in grades)) for before, size, grades in spans]
@@ -142,13 +141,13 @@ def _expected(measure: Any, spans: list[Span], judged: Mapping[str, int]) -> flo
 
 
 def _ranks(before: int, size: int, cutoff: int | None) -> np.ndarray:
-    """The ranks that a bucket takes, as far as the measure looks."""
+    """The ranks of a bucket, up to the cutoff."""
     end = before + size if cutoff is None else min(before + size, cutoff)
     return np.arange(before + 1, end + 1)
 
 
 def no_hit_chances(size: int, hits: int) -> np.ndarray:
-    """[size + 1] chances that the first 0, 1, … of `size` documents in random order hold no hit."""
+    """Probabilities [size + 1] that the first 0, 1, … of `size` documents in random order contain no hit."""
     drawn = np.arange(size)
     return np.concatenate([[1.0], np.cumprod(np.maximum(size - hits - drawn, 0) / (size - drawn))])
 
@@ -163,8 +162,8 @@ def _closed_form(measure: Any) -> bool:
 def _expected_precisions(shapes: list[tuple[int, int, int]], cutoff: int | None) -> float:
     """The sum over ranks of E[relevant here × precision here].
 
-    Given a relevant document at place j of a bucket, each of the j − 1 places before it holds one of the
-    bucket's other relevant documents with equal chance.
+    Given a relevant document at rank j of a bucket, each of the j − 1 ranks before it is equally likely to hold one of
+    the bucket's other relevant documents.
     """
     total, found = 0.0, 0
     for before, size, hits in shapes:
@@ -176,9 +175,9 @@ def _expected_precisions(shapes: list[tuple[int, int, int]], cutoff: int | None)
 
 
 def _expected_first_hit(shapes: list[tuple[int, int, int]], cutoff: int | None, *, reciprocal: bool) -> float:
-    """E[1 / rank of the first relevant document], or the chance that there is one above the cutoff.
+    """E[1 / rank of the first relevant document], or the probability that there is one above the cutoff.
 
-    Only the first bucket that holds a relevant document matters: it shows one before the next bucket begins.
+    Only the first bucket with a relevant document matters, since the next bucket comes after all of it.
     """
     for before, size, hits in shapes:
         if hits:
@@ -193,7 +192,7 @@ def _relevant_first(bucket: Sequence[str], judged: Mapping[str, int]) -> list[st
 
 
 def _run_of(buckets: Buckets) -> list[tuple[str, float]]:
-    """A run's ranking; its scores say nothing, as only the order is evaluated."""
+    """A ranking with arbitrary scores, since only the order is evaluated."""
     return [(doc_id, 0.0) for bucket in buckets for doc_id in bucket]
 
 

@@ -1,7 +1,7 @@
-"""How sure a mean is, and whether two systems differ: bootstrap intervals and paired tests, seeded.
+"""Bootstrap confidence intervals and paired significance tests, with fixed seeds.
 
-Queries are the sample. An interval says what the mean might have been with other queries of the same kind; a
-paired test asks whether the differences query by query could as well have had the other sign.
+Queries are the sample. An interval estimates the mean over other queries of the same kind; a paired test checks
+whether the per-query differences are consistent with random signs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from callslip.errors import BadSetting
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 PERMUTATIONS = 10_000
-BLOCK = 2_000_000  # numbers drawn at once: keeps memory small with many queries
+BLOCK = 2_000_000  # random numbers drawn at once, to bound memory with many queries
 
 
 class Interval(NamedTuple):
@@ -42,7 +42,7 @@ def bootstrap_intervals(
 ) -> list[Interval]:
     """Percentile bootstrap intervals of the column means of `values` [queries, measures].
 
-    All columns share the resamples, so that the measures of one report are drawn from the same queries.
+    All columns share the resamples, so that all measures of a report use the same resampled queries.
     """
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or len(table) == 0:
@@ -59,7 +59,7 @@ def bootstrap_intervals(
         resampled.append(times @ table / count)
     tail = (1 - confidence) / 2
     lows, highs = np.quantile(np.concatenate(resampled), [tail, 1 - tail], axis=0)
-    # A column of equal values must not get bounds that miss its mean by a rounding error.
+    # The bounds of a constant column must not miss its mean by a rounding error.
     lows, highs = np.minimum(lows, means), np.maximum(highs, means)
     return [Interval(float(m), float(low), float(high)) for m, low, high in zip(means, lows, highs)]
 
@@ -81,11 +81,11 @@ def paired_test(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> PairedResult:
-    """Whether two systems differ on the same queries: sign-flip randomisation, two-sided.
+    """Two-sided paired sign-flip randomisation test of two systems on the same queries.
 
-    Under the null hypothesis each query's difference could as well have had the other sign. If there are no
-    more than `permutations` assignments of signs, all are counted and p is exact; otherwise as many are
-    drawn, and the observed one is counted among them, so that p is never 0.
+    Under the null hypothesis, the sign of each query's difference is random. If there are at most `permutations` sign
+    assignments, all are enumerated and p is exact; otherwise that many are sampled, and the observed one is included,
+    so that p is never 0.
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1 or len(a) == 0:
@@ -106,12 +106,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _sign_flip(differences: np.ndarray, permutations: int, seed: int) -> float:
-    """p of the sum of the differences. Zeros are left out by the caller: their sign changes nothing."""
+    """p-value of the sum of the differences. The caller removes zeros, whose sign has no effect."""
     count = len(differences)
     if count == 0:
         return 1.0
     observed = abs(differences.sum())
-    # Equal sums taken in another order differ in the last digits; such a sum is as large, not smaller.
+    # Equal sums differ in the last digits by the order of summation, so compare with a tolerance.
     bar = observed - 1e-12 * np.abs(differences).sum()
     if count < 40 and 2**count <= permutations:
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
@@ -125,6 +125,6 @@ def _sign_flip(differences: np.ndarray, permutations: int, seed: int) -> float:
 
 
 def _blocks(rows: int, columns: int) -> list[int]:
-    """`rows` cut into parts that hold about BLOCK numbers each."""
+    """Split `rows` into parts of about BLOCK numbers each."""
     step = max(1, BLOCK // max(columns, 1))
     return [min(step, rows - start) for start in range(0, rows, step)]

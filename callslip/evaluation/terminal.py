@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def report_view(report: Report) -> Any:
-    """A report as something that rich prints."""
+    """A report as a rich renderable."""
     from rich.console import Group
     from rich.text import Text
 
@@ -24,7 +24,7 @@ def report_view(report: Report) -> Any:
     if report.seen:
         parts += [Text("\nBy whether the answers had training queries"), _seen_table(report)]
     if report.pruning:
-        parts += [Text(f"\nWhat the beam of {report.pruning.beam:,} loses to pruning"), _pruning_table(report.pruning)]
+        parts += [Text(f"\nLoss by pruning with a beam of {report.pruning.beam:,}"), _pruning_table(report.pruning)]
         parts += [Text(sentence) for sentence in report.pruning.sentences()]
     for heading, values in (("Times", report.timings), ("Codes", report.identifiers)):
         shown = [f"{key.replace('_', ' ')} {_number(v)}" for key, v in values.items() if _is_number(v)]
@@ -42,7 +42,7 @@ def report_text(report: Report, width: int) -> str:
 
 
 def render(view: Any, width: int) -> str:
-    """What rich would print, without colours and trailing blanks."""
+    """The output of rich, without colours and trailing spaces."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -51,7 +51,7 @@ def render(view: Any, width: int) -> str:
 
 
 def new_table(*columns: str) -> Any:
-    """An empty table: names to the left, figures to the right."""
+    """An empty table: names left-aligned, numbers right-aligned."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -81,7 +81,7 @@ def _seen_table(report: Report) -> Any:
     from callslip.evaluation.report import SEEN_GROUPS
 
     names = list(report.measures)
-    table = new_table("queries whose …", "queries", *names)
+    table = new_table("queries where …", "queries", *names)
     for key, group in (report.seen or {}).items():
         figures = (f"{group.measures[name].mean:.4f}" if group.measures else "–" for name in names)
         table.add_row(SEEN_GROUPS[key], f"{group.queries:,}", *figures)
@@ -105,9 +105,9 @@ def _number(value: float) -> str:
 
 
 def comparison_view(comparison: Comparison, console: Any, options: Any) -> Iterator[Any]:
-    """What rich prints of a comparison: one table, or two if the terminal is too narrow for one.
+    """A comparison as rich renderables: one table, or two if the terminal is too narrow.
 
-    The best figures are in bold; marks stand beside those that differ significantly from the baseline's.
+    The best results are in bold; marks show significant differences from the baseline.
     """
     from rich.measure import Measurement
     from rich.text import Text

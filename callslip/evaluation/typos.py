@@ -1,8 +1,8 @@
-"""Typing errors put into queries on purpose, to see how much of a figure survives them.
+"""Synthetic typos in queries, to measure robustness.
 
-An edit is one slip of the fingers in one word: two neighbouring letters swapped, a letter dropped, a letter
-doubled, or a letter replaced by its neighbour on a QWERTY keyboard. Only words of four letters or more are
-touched, and each at most once, so that a query stays what a reader would still understand.
+A typo is one edit in one word: two adjacent letters swapped, a letter dropped, a letter doubled, or a letter replaced
+by its neighbour on a QWERTY keyboard. Only words of four or more letters are changed, each at most once, so that
+queries remain understandable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
 def _keyboard() -> dict[str, str]:
-    """Each letter's neighbours. Rows are shifted by about half a key: place i touches i and i − 1 below."""
+    """Each letter's neighbours. Rows are shifted by about half a key: key i is next to i and i − 1 in the row below."""
     touching: dict[str, set[str]] = {letter: set() for row in ROWS for letter in row}
     pairs = [(row[i], row[i + 1]) for row in ROWS for i in range(len(row) - 1)]
     for upper, lower in pairwise(ROWS):
@@ -37,11 +37,11 @@ NEIGHBOURS = _keyboard()
 
 
 def with_typos(text: str, *, edits: int = 1, rate: float | None = None, seed: int = 0, query_id: str = "") -> str:
-    """The text with typing errors in some of its words of four letters or more.
+    """The text with typos in some of its words of four or more letters.
 
-    `edits` words get one error each, or, if `rate` is given, that share of the words that can take one
-    (rounded up). A text with fewer such words gets fewer; one with none comes back as it is. The errors
-    depend on the text, `seed` and `query_id` alone, not on the order of calls or the version of Python.
+    `edits` words get one typo each or, with `rate`, that share of the eligible words (rounded up). A text with fewer
+    eligible words gets fewer typos. The typos depend only on the text, `seed` and `query_id`, not on the order of calls
+    or the Python version.
     """
     if edits < 0 or (rate is not None and not 0 <= rate <= 1):
         raise BadSetting(f"edits {edits}, rate {rate}", "Use edits >= 0, or a rate from 0 to 1.")
@@ -49,7 +49,7 @@ def with_typos(text: str, *, edits: int = 1, rate: float | None = None, seed: in
     wanted = edits if rate is None else math.ceil(rate * len(words) - 1e-9)
     rng = random.Random(f"{seed}\x00{query_id}")
     order = [(rng.random(), place) for place in range(len(words))]
-    for place in sorted(place for _, place in sorted(order)[:wanted])[::-1]:  # from the end: offsets stay right
+    for place in sorted(place for _, place in sorted(order)[:wanted])[::-1]:  # from the end, so that offsets stay valid
         start, end = words[place].span()
         text = text[:start] + _misspelt(text[start:end], rng) + text[end:]
     return text
@@ -58,7 +58,7 @@ def with_typos(text: str, *, edits: int = 1, rate: float | None = None, seed: in
 def typo_queries(
     queries: Mapping[str, Query], *, edits: int = 1, rate: float | None = None, seed: int = 0
 ) -> dict[str, Query]:
-    """The same queries under the same ids, with typing errors in their texts."""
+    """The same queries under the same ids, with typos in their texts."""
     return {
         qid: replace(query, text=with_typos(query.text, edits=edits, rate=rate, seed=seed, query_id=qid))
         for qid, query in queries.items()
@@ -66,7 +66,7 @@ def typo_queries(
 
 
 def _misspelt(word: str, rng: random.Random) -> str:
-    """The word with one slip; always another word."""
+    """The word with one typo; always different from the original."""
     swaps = [i for i in range(len(word) - 1) if word[i] != word[i + 1]]
     near = [i for i, letter in enumerate(word) if letter.lower() in NEIGHBOURS]
     slips = ["drop", "double"] + ["swap"] * bool(swaps) + ["neighbour"] * bool(near)
@@ -83,5 +83,5 @@ def _misspelt(word: str, rng: random.Random) -> str:
 
 
 def _pick(choices, rng: random.Random):  # type: ignore[no-untyped-def]
-    """One of the choices. `rng.choice` may change with Python's version; `rng.random` is promised not to."""
+    """A random choice. `rng.choice` may change between Python versions; `rng.random` is guaranteed stable."""
     return choices[int(rng.random() * len(choices))]

@@ -1,1 +1,1 @@
-"""Filters: which documents a search may return, and the masks that they become."""
+"""Filters, which restrict the documents a search may return, and their masks."""

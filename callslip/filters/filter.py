@@ -1,8 +1,8 @@
-"""Filters: which documents a search may return.
+"""Filters, which restrict the documents a search may return.
 
-A filter is applied before ranking (as a mask over rows, or over the trie's nodes), never to a finished list,
-so a search under a filter still returns k hits when k documents match. `Filter.accepts` is the plain meaning of a
-filter; `search/masks.py` gives the same answer from an index of the metadata.
+A filter is applied before ranking (as a mask over rows, or over the trie's nodes), never to the list of hits, so a
+filtered search still returns k hits if k documents match. `Filter.accepts` defines the meaning of a filter;
+`filters/masks.py` computes the same from an index of the metadata.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from callslip.filters.ranges import Range
 
 @dataclass(frozen=True)
 class Filter:
-    """Documents must satisfy every part that is given."""
+    """A conjunction: documents must satisfy every given condition."""
 
     where: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata: a value must be equal, or equal as text (2020 and "2020"), or lie in a `Range`; a list, tuple or set
-    holds the allowed values and ranges. Lists in the document's metadata match if any element does; null never does."""
+    """Conditions on metadata: a value must be equal, or equal as text (2020 and "2020"), or lie in a `Range`; a list,
+    tuple or set holds alternatives. A list in the document's metadata matches if any element does; null never does."""
     where_not: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata that a document must not have, written as in `where`. Documents without the field are accepted."""
+    """Metadata that documents must not have, in the form of `where`. Documents without the field are accepted."""
     allow: frozenset[str] | None = None
-    """Only these doc_ids."""
+    """Allowed doc_ids; all others are excluded."""
     deny: frozenset[str] = frozenset()
-    """None of these doc_ids."""
+    """Excluded doc_ids."""
     predicate: Callable[[Document], bool] | None = None
-    """Any Python test of a document. Its answers are kept, so it must always say the same of the same document."""
+    """Any Python predicate on a document. Results are cached, so it must be deterministic."""
 
     def __post_init__(self) -> None:
         for name in ("allow", "deny"):
             given = getattr(self, name)
             if isinstance(given, str):
-                raise BadSetting(f"the filter's {name} is the string {given!r}", "Give a set or list of doc_ids.")
+                raise BadSetting(f"the filter's {name} is a string: {given!r}", "Give a set or list of doc_ids.")
             if given is not None:
                 object.__setattr__(self, name, frozenset(given))
 
@@ -57,16 +57,16 @@ class Filter:
 
     @property
     def fields(self) -> list[str]:
-        """The metadata fields that this filter reads."""
+        """The metadata fields that the filter uses."""
         return list(dict.fromkeys([*self.where, *self.where_not]))
 
     @property
     def empty(self) -> bool:
-        """Whether it accepts every document because no part is given."""
+        """Whether the filter has no conditions and accepts every document."""
         return not (self.where or self.where_not or self.deny) and self.allow is None and self.predicate is None
 
     def key(self) -> Hashable | None:
-        """Equal for filters with the same parts. None if a part cannot be hashed: then nothing is kept for it."""
+        """Cache key, equal for filters with the same conditions. None if a condition is not hashable: no caching."""
         try:
             conditions = [
                 frozenset((name, _frozen(value)) for name, value in part.items())
@@ -80,26 +80,26 @@ class Filter:
 
 
 def choices(wanted: Any) -> Iterable[Any]:
-    """The allowed values of a condition: one, or those of a list, tuple or set. None matches nothing."""
+    """The allowed values of a condition: one value, or those of a list, tuple or set. None matches nothing."""
     several = wanted if isinstance(wanted, (list, tuple, set, frozenset)) else (wanted,)
     return [value for value in several if value is not None]
 
 
 def elements(value: Any) -> Iterable[Any]:
-    """What a document's metadata offers to match: the value, or the elements of a list; never null."""
+    """The values of a document's metadata field: the value, or the elements of a list, without null."""
     if value is None:
         return ()
     return [one for one in value if one is not None] if isinstance(value, (list, tuple)) else (value,)
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """How a value may be written. Two values match if they are equal or share a text."""
+    """The text forms of a value. Two values match if they are equal or share a text form."""
     if type(value) is str:
         return (value,)
     if isinstance(value, bool):
-        return (str(value), str(value).lower())  # as in Python and as in JSON
+        return (str(value), str(value).lower())  # as in Python, and as in JSON
     if isinstance(value, str):
-        return (str(value), str.__str__(value))  # an enumeration's name and its content
+        return (str(value), str.__str__(value))  # the name and the value of a string enum
     return (str(value),)
 
 
@@ -114,7 +114,7 @@ def _equal(present: Any, allowed: Any) -> bool:
 
 
 def _frozen(value: Any) -> Hashable:
-    """A value as part of a key: 1, 1.0 and True are equal in Python, but as filters they match different texts."""
+    """A value as part of a cache key, with its type: 1, 1.0 and True are equal in Python, but match different texts."""
     if isinstance(value, (list, tuple)):
         return type(value), tuple(map(_frozen, value))
     if isinstance(value, (set, frozenset)):
@@ -134,7 +134,7 @@ def parse_where(conditions: list[str]) -> Filter | None:
         key = key.removesuffix("!")
         if not sign or not key:
             raise BadSetting(
-                f"cannot read the filter {condition!r}",
+                f"cannot parse the filter {condition!r}",
                 "Write it as field=value, field=value,value, field=low..high or field!=value.",
             )
         target.setdefault(key, []).extend(Range.parse(value) or value for value in values.split(","))
@@ -144,7 +144,7 @@ def parse_where(conditions: list[str]) -> Filter | None:
 def group_by_filter(
     filter: Filter | Sequence[Filter | None] | None, queries: int
 ) -> list[tuple[Filter | None, list[int]]]:
-    """Filters, each with the numbers of the queries that it is for: equal filters are searched together."""
+    """Group queries by filter: distinct filters, each with the indices of its queries, which are searched together."""
     if filter is None or isinstance(filter, Filter):
         return [(filter, list(range(queries)))]
     if not isinstance(filter, Sequence) or not all(one is None or isinstance(one, Filter) for one in filter):

@@ -1,4 +1,4 @@
-"""Masks: the rows that a filter leaves, computed once and kept while nothing changes."""
+"""Masks of the rows that a filter accepts, cached until the documents change."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from callslip.filters.filter import Filter
 from callslip.filters.metadata import MetadataIndex
 
 KEPT = 16
-"""How many filters' masks are kept: an interface has a few; one byte per document each."""
+"""Maximum number of cached masks, which take one byte per document each; a user interface has only a few filters."""
 
 FEW = 8
-"""A predicate reads documents one by one if at most one in so many is left, and else walks through all."""
+"""A predicate reads single documents if at most one in this many is left, and scans all documents otherwise."""
 
 
 class Source(Protocol):
-    """What masks need of an index's documents."""
+    """The interface of an index's documents that masks need."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Document]: ...
@@ -30,19 +30,19 @@ class Source(Protocol):
 
 
 class Masks:
-    """Masks over the rows of one set of documents. New documents need a new object; deletions, `forget`."""
+    """Masks over the rows of a fixed list of documents. New documents need a new object; deletions need `forget`."""
 
     def __init__(self, documents: Source) -> None:
         self._documents = documents
         self._metadata = MetadataIndex(documents.metadata, len(documents))
         self._kept: OrderedDict[Hashable, np.ndarray | None] = OrderedDict()
-        # A server asks from several threads. Whoever indexes a field must not keep others from masks that are ready.
+        # A server searches in several threads. Indexing a field must not block access to cached masks.
         self._lock, self._indexing = threading.Lock(), threading.Lock()
 
     def of(
         self, filter: Filter | None, alive: np.ndarray, row_of: Callable[[], Mapping[str, int]]
     ) -> np.ndarray | None:
-        """Rows that are alive and accepted, read-only; None means all. The same array for the same filter."""
+        """Read-only mask of the rows that are alive and accepted; None means all rows. Equal filters share an array."""
         filter = None if filter is None or filter.empty else filter
         key = None if filter is None else filter.key()
         if filter is not None and key is None:
@@ -60,7 +60,7 @@ class Masks:
             return mask
 
     def forget(self) -> None:
-        """Drop finished masks after a deletion. The index of the metadata stays: it knows nothing of deletions."""
+        """Drop cached masks after a deletion. The metadata index does not depend on deletions and is kept."""
         with self._lock:
             self._kept.clear()
 
@@ -86,7 +86,7 @@ class Masks:
         return mask
 
     def _ask(self, predicate: Callable[[Document], bool], mask: np.ndarray) -> None:
-        """Clear the rows that the predicate refuses. It sees only documents that everything else accepts."""
+        """Clear the rows that the predicate rejects. Only documents that pass all other conditions are tested."""
         left: list[int] = np.flatnonzero(mask).tolist()
         if len(left) * FEW <= len(mask):
             for row, document in zip(left, self._documents.rows(left), strict=True):

@@ -1,7 +1,7 @@
-"""An index of metadata: for a field, which rows have a value or lie in a range.
+"""Metadata index: the rows that have a value, or a value in a range, for each field.
 
-It gives what `Filter.accepts` says document by document, without reading documents again. Fields are indexed when a
-filter first names them: most fields of most corpora never appear in a filter.
+The index gives the same results as `Filter.accepts` without reading the documents again. Fields are indexed when a
+filter first uses them, since most fields of most corpora never occur in a filter.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from callslip.filters.filter import Filter, choices, elements, texts
 from callslip.filters.ranges import Range, date_of, number_of
 
 SHOWN = 10
-"""How many field names an error lists."""
+"""Maximum number of field names that an error lists."""
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Groups:
-    """Rows by key, in one array: a field whose every document has its own value would need as many small arrays."""
+    """Rows by key in a single array: with one array per key, unique values would need an array per document."""
 
     def __init__(self, keys: Sequence[Hashable], rows: Sequence[int]) -> None:
         self._number: dict[Hashable, int] = {}
@@ -38,7 +38,7 @@ class Groups:
 
 
 class Ordered:
-    """Rows in the order of their numbers or dates. Python compares exactly where float64 would round long integers."""
+    """Rows sorted by number or date, as Python objects, because float64 would round large integers."""
 
     def __init__(self, values: list[Any], rows: Sequence[int]) -> None:
         order = sorted(range(len(values)), key=values.__getitem__)
@@ -50,7 +50,7 @@ class Ordered:
         if wanted.high is None:
             last = len(self._values)
         elif isinstance(wanted.high, str):
-            length = len(wanted.high)  # see Range: an end takes in all that begins with it
+            length = len(wanted.high)  # see Range: the end of a range includes everything with that prefix
             last = bisect_right(self._values, wanted.high, key=lambda value: value[:length])
         else:
             last = bisect_right(self._values, wanted.high)
@@ -58,7 +58,7 @@ class Ordered:
 
 
 class Field:
-    """One field: its values (lists opened, nulls left out) and the row of each."""
+    """One field: its values (elements of lists, without nulls) and the row of each."""
 
     def __init__(self, values: list[Any], rows: list[int]) -> None:
         self._values, self._row_numbers = values, rows
@@ -69,7 +69,7 @@ class Field:
             for text in texts(value):
                 written[0].append(text)
                 written[1].append(row)
-            # Strings that are equal share a text, so only other values are looked up by equality (1 == 1.0 == True).
+            # Equal strings share a text form, so only other values are looked up by equality (1 == 1.0 == True).
             if type(value) is str:
                 continue
             if _hashable(value):
@@ -81,13 +81,13 @@ class Field:
         self._ordered: dict[bool, Ordered] = {}
 
     def rows(self, wanted: Any) -> list[np.ndarray]:
-        """Rows whose value matches one wanted value or range; a row may come more than once."""
+        """Rows whose value matches a value or range; a row may occur more than once."""
         if isinstance(wanted, Range):
             return [self._in_order(wanted.of_dates).rows(wanted)]
         found = [self._by_text.rows(text) for text in texts(wanted)]
         if _hashable(wanted):
             found.append(self._by_value.rows(wanted))
-        if not isinstance(wanted, (str, int, float)):  # those equal no list or object
+        if not isinstance(wanted, (str, int, float)):  # strings and numbers never equal a list or object
             equal = [row for value, row in self._unhashable if value == wanted]
             found.append(np.array(equal, dtype=np.int64))
         return found
@@ -102,7 +102,7 @@ class Field:
 
 
 class MetadataIndex:
-    """The fields of all documents. `metadata` gives one mapping per row, and is read again for each new field."""
+    """The fields of all documents. `metadata` yields one mapping per row, and is read again for each new field."""
 
     def __init__(self, metadata: Callable[[], Iterable[Mapping[str, Any]]], count: int) -> None:
         self._metadata = metadata
@@ -128,11 +128,11 @@ class MetadataIndex:
         return mask
 
     def _index(self, names: list[str]) -> None:
-        """Index the fields that are new, all in one pass over the metadata."""
+        """Index all new fields in one pass over the metadata."""
         new = [name for name in names if name not in self._fields]
         if not new:
             return
-        if self._names is not None:  # a misspelt field costs no second pass
+        if self._names is not None:  # reject an unknown field without a second pass
             self._check(new)
         known: set[str] = set()
         values: dict[str, list[Any]] = {name: [] for name in new}
@@ -156,9 +156,9 @@ class MetadataIndex:
 
 
 def _remedy(name: str, known: set[str]) -> str:
-    """The fields there are; of many, those whose names are nearest."""
+    """List the available fields or, if there are many, those with the most similar names."""
     if not known:
-        return "The documents of this index have no metadata at all: leave the condition out."
+        return "The documents of this index have no metadata: leave the condition out."
     close = closest(str(name), map(str, known))
     hint = f"Did you mean {_shown(close[0])}? " if close else ""
     if len(known) <= SHOWN:
@@ -168,7 +168,7 @@ def _remedy(name: str, known: set[str]) -> str:
 
 
 def _shown(name: Any) -> str:
-    """A name quoted: names come from anybody's files, and repr keeps control characters off the terminal."""
+    """A quoted name: names come from untrusted files, and repr keeps control characters off the terminal."""
     return repr(str(name)[:LONGEST])
 
 

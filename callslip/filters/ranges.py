@@ -9,7 +9,7 @@ from typing import Any
 
 from callslip.errors import BadSetting
 
-# The length is bounded because Python refuses to read integers of thousands of digits.
+# The length is bounded because Python does not parse integers with thousands of digits.
 _NUMBER = re.compile(r"(?=.{1,300}\Z)[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _TIME = r"[T ][0-9]{2}(:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
 _DATE = re.compile(rf"[0-9]{{4}}-[0-9]{{2}}(-[0-9]{{2}}({_TIME})?)?")
@@ -17,10 +17,10 @@ _DATE = re.compile(rf"[0-9]{{4}}-[0-9]{{2}}(-[0-9]{{2}}({_TIME})?)?")
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers, or ISO dates, from `low` to `high`, both included; None leaves an end open.
+    """Numbers, or ISO dates, from `low` to `high`, both inclusive; None leaves an end open.
 
-    Dates compare as strings, and a shorter end takes in all that begins with it: up to "2022-03" is up to the end of
-    March. Strings that read as numbers, as in CSV files, are numbers; booleans are not.
+    Dates compare as strings, and a shorter end includes everything with that prefix: `high="2022-03"` includes all of
+    March. Strings that parse as numbers, as in CSV files, are numbers; booleans are not.
     """
 
     low: float | str | None = None
@@ -29,11 +29,11 @@ class Range:
     def __post_init__(self) -> None:
         ends = [end for end in (self.low, self.high) if end is not None]
         if not ends:
-            raise BadSetting("a range without ends", "Give low, high, or both.")
+            raise BadSetting("the range has neither low nor high", "Give low, high, or both.")
         for end in ends:
             if date_of(end) is None and (isinstance(end, str) or number_of(end) is None):
                 raise BadSetting(
-                    f"a range cannot end at {end!r}", "Its ends are numbers, or ISO dates such as '2020-01-31'."
+                    f"{end!r} cannot be the end of a range", "Use numbers, or ISO dates such as '2020-01-31'."
                 )
         if len({isinstance(end, str) for end in ends}) > 1:
             raise BadSetting(
@@ -41,7 +41,7 @@ class Range:
                 "Write both as numbers, or both as dates such as 2020-01.",
             )
         if len(ends) == 2 and not self._below_high(self.low):
-            raise BadSetting(f"the range {self} is empty: it ends before it begins", "Swap its ends.")
+            raise BadSetting(f"the range {self} is empty: it ends before it begins", "Swap low and high.")
 
     def __str__(self) -> str:
         return f"{'' if self.low is None else self.low}..{'' if self.high is None else self.high}"
@@ -51,7 +51,7 @@ class Range:
         return isinstance(self.low, str) or isinstance(self.high, str)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is of the range's kind and lies in it."""
+        """Whether a value is of the range's type and lies in the range."""
         value = date_of(value) if self.of_dates else number_of(value)
         return value is not None and self._above_low(value) and self._below_high(value)
 
@@ -76,7 +76,7 @@ class Range:
 
 
 def number_of(value: Any) -> Any:
-    """The value as a number, or None: numbers but not booleans or NaN, and strings that read as one."""
+    """The value as a number, or None: numbers except booleans and NaN, and strings that parse as a number."""
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             return None

@@ -1,7 +1,6 @@
-"""Codes of documents: the sorted table, its trie, how good it is, and the makers of codes.
+"""Codes of documents: the sorted table, its trie, quality metrics, and code makers.
 
-The table and its figures need NumPy only. Makers are loaded when first named, so that this import stays
-light.
+The table and its metrics need only NumPy. Code makers are imported lazily, so that this import stays light.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sharing tokens out evenly: softly by Sinkhorn's iterations, and hard by a capacity for each token."""
+"""Balanced assignment of tokens: soft by Sinkhorn iterations, hard by a capacity for each token."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import torch
 
 LOGARITHMIC = 5
-"""Iterations on logarithms before those on the plan itself."""
+"""Number of iterations in log space before those on the transport plan itself."""
 
 
 def sinkhorn(scores: torch.Tensor, epsilon: float = 1.0, iterations: int = 100) -> torch.Tensor:
     """Diag(u) exp(S / epsilon) Diag(v): rows sum to 1 and columns to B / K, [B, K] in float64.
 
-    Works on logarithms, so a small epsilon neither overflows nor divides by zero. Rows are scaled last and
+    Works in log space, so a small epsilon neither overflows nor divides by zero. Rows are scaled last and
     are exact; columns converge. Gradients flow through all iterations.
     """
     import torch
@@ -30,18 +30,18 @@ def sinkhorn(scores: torch.Tensor, epsilon: float = 1.0, iterations: int = 100) 
         raise BadSetting(f"Sinkhorn needs epsilon > 0 and at least one iteration, not {epsilon} and {iterations}")
     log_plan = scores.double() / epsilon
     for _ in range(iterations):
-        # Columns to 1 and not to B / K: the rows, scaled next, take any common factor out again.
+        # Columns are scaled to 1 instead of B / K: scaling the rows next cancels any common factor.
         log_plan = log_plan - torch.logsumexp(log_plan, dim=0, keepdim=True)
         log_plan = log_plan - torch.logsumexp(log_plan, dim=1, keepdim=True)
     return log_plan.exp()
 
 
 def column_potentials(scores: torch.Tensor, iterations: int = 100) -> torch.Tensor:
-    """What Sinkhorn's iterations add to each token's score, [K] in float64: softmax over the rows of `scores` plus
-    this is `sinkhorn(scores)`, at the price of products of a matrix with vectors.
+    """Column potentials of Sinkhorn, [K] in float64: the row-wise softmax of `scores` plus the potentials equals
+    `sinkhorn(scores)`, at the cost of matrix-vector products.
 
-    A few iterations on logarithms bring the potentials near; the plan that they give has rows of 1 and columns not
-    far from it, so the others can work on the plan itself without over- or underflow.
+    A few iterations in log space bring the potentials close to the solution: the resulting plan has rows that sum to 1
+    and columns that nearly do, so the remaining iterations work on the plan itself without over- or underflow.
     """
     import torch
 
@@ -63,13 +63,12 @@ def column_potentials(scores: torch.Tensor, iterations: int = 100) -> torch.Tens
 
 
 def balanced_assignment(p: Any, capacity: int | None = None) -> np.ndarray:
-    """One token for each item, and no token for more than `capacity` items (N / K rounded up by default);
+    """Assign one token to each item, and at most `capacity` items (N / K rounded up by default) to a token;
     [N].
 
-    (item, token) pairs are visited from the highest probability down, ties by item and then token, and an
-    item takes the first token that is not full. Instead of visiting all N x K pairs: as long as no token
-    fills up, every item gets the best token still open, so each round runs to the moment when the next token
-    is full.
+    The greedy algorithm visits (item, token) pairs from the highest probability down, breaks ties by item and then
+    token, and gives an item the first token that is not full. This implementation avoids visiting all N x K pairs:
+    until a token fills up, every item gets its best open token, so each round runs until the next token is full.
     """
     p = np.asarray(p.detach().cpu() if hasattr(p, "detach") else p, dtype=np.float64)
     if p.ndim != 2 or p.shape[1] < 1 or np.isnan(p).any():
@@ -87,7 +86,7 @@ def balanced_assignment(p: Any, capacity: int | None = None) -> np.ndarray:
         waiting, best = waiting[order], best[order]
         by_token = np.argsort(best, kind="stable")
         first = np.searchsorted(best[by_token], open_tokens)
-        fills = first + room[open_tokens] - 1  # where in by_token each token takes its last item, if it has so many
+        fills = first + room[open_tokens] - 1  # position in by_token of the item that fills each token
         last = np.append(first[1:], len(by_token))
         full = fills < last
         stop = int(by_token[fills[full]].min()) + 1 if full.any() else len(waiting)

@@ -1,4 +1,4 @@
-"""The index doctor: reads the figures of a table of codes, and says what is wrong and what to do about it."""
+"""The index doctor: diagnoses a table of codes from its quality metrics, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import numpy as np
 from callslip.identifiers.quality import LevelQuality, Quality, Severity, Verdict, gini
 
 UNIQUENESS = 0.9
-"""Below this share of different codes, the order inside buckets begins to decide the result."""
+"""Uniqueness below which the order inside buckets starts to dominate the results."""
 COLLAPSED = 0.2
-"""A level whose diversity is below this has stopped telling documents apart (GenRet's codes fail this
-way)."""
+"""Diversity below which a level no longer separates documents (GenRet's codes collapse this way)."""
 UNEVEN = 0.8
-"""Gini above this: a few tokens do the level's work."""
+"""Gini coefficient above which a few tokens hold most of a level's documents."""
 DEAD = 0.1
-"""Share of tokens that are not in use though random tokens for as many documents would have used them."""
+"""Share of dead tokens: unused, although random tokens for as many documents would have used them."""
 LITTLE_TO_DO = 0.2
-"""A level that has to separate no more than this share of documents is not judged by how evenly it is
-used."""
+"""Levels that have to separate at most this share of the documents may be used unevenly."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, how bad it is, and the remedy."""
+    """A problem, its severity, and the remedy."""
 
     severity: Severity
     problem: str
@@ -32,10 +30,10 @@ class Finding:
 
 
 def diagnose(quality: Quality, *, words: bool = False) -> list[Finding]:
-    """What is wrong with a table of codes, the worst first.
+    """The problems of a table of codes, worst first.
 
-    `words`: the tokens are words of a text, which nobody can use evenly; unused and unevenly used ones are not
-    reported then.
+    `words`: the tokens are words of the texts, whose frequencies are naturally uneven; unused and unevenly used
+    tokens are then not reported.
     """
     findings = [*_uniqueness(quality), *_giant_bucket(quality)]
     for level in quality.levels:
@@ -44,7 +42,7 @@ def diagnose(quality: Quality, *, words: bool = False) -> list[Finding]:
 
 
 def verdict(findings: list[Finding]) -> Verdict:
-    """ "ill" if any finding is, "usable" if there are warnings, else "healthy"."""
+    """ "ill" if any finding is "ill", "usable" if there are warnings, else "healthy"."""
     severities = {finding.severity for finding in findings}
     return "ill" if "ill" in severities else "usable" if "warning" in severities else "healthy"
 
@@ -54,26 +52,26 @@ def _uniqueness(quality: Quality) -> list[Finding]:
         return []
     problem = (
         f"{quality.unique} different codes for {quality.documents} documents "
-        f"(uniqueness {quality.uniqueness:.2f}); {quality.collision_rate:.0%} of documents share theirs"
+        f"(uniqueness {quality.uniqueness:.2f}); {quality.collision_rate:.0%} of documents share a code"
     )
-    # A small code space is a choice (URI's buckets); using little of the space there is, is an illness.
+    # A small code space is a choice (URI's buckets); using only a little of the available space is a fault.
     if quality.unique < 0.5 * min(quality.documents, quality.capacity):
-        return [Finding("ill", problem, "Make the codes anew: balanced assignment, another seed, or a longer code.")]
+        return [Finding("ill", problem, "Fit the codes again: balanced assignment, another seed, or longer codes.")]
     if quality.capacity < quality.documents:
         remedy = f"Only {quality.capacity} codes are possible: widen or lengthen them, or rank inside buckets."
     else:
-        remedy = "Add a level, widen the levels, or `disambiguate` the codes; else rank inside buckets."
+        remedy = "Add a level, widen the levels, `disambiguate` the codes, or rank inside buckets."
     return [Finding("warning", problem, remedy)]
 
 
 def _giant_bucket(quality: Quality) -> list[Finding]:
     size, share = quality.bucket_max, quality.bucket_max / quality.documents
     expected = quality.documents / min(quality.documents, quality.capacity)
-    most = share > 0.5  # then codes tell nothing, however few were meant to be
+    most = share > 0.5  # useless codes, even if a small code space was intended
     if size < 10 or (size <= 4 * expected and not most):
         return []
-    problem = f"one code holds {size} documents ({share:.1%} of all; {quality.bucket_mean:.1f} is the mean)"
-    remedy = "Use balanced clusters (constrained k-means, Sinkhorn), and look for duplicate or empty texts in it."
+    problem = f"one code holds {size} documents ({share:.1%} of all; the mean is {quality.bucket_mean:.1f})"
+    remedy = "Use balanced clusters (constrained k-means, Sinkhorn), and look for duplicate or empty texts."
     if share > 0.1:
         return [Finding("ill", problem, remedy)]
     if share > 0.01 or size > 10 * max(quality.bucket_mean, expected):
@@ -82,17 +80,17 @@ def _giant_bucket(quality: Quality) -> list[Finding]:
 
 
 def _level(level: LevelQuality, unique: bool, words: bool) -> list[Finding]:
-    """What is wrong with one level.
+    """The problems of one level.
 
-    Where little is left to separate, uneven use is worth a note at most; where the codes come out unique all
-    the same (a rank as last token is always lopsided), a collapsed level wastes tokens but loses no document.
+    If the level has few documents left to separate, uneven use is at most a note; if the codes are unique anyway (a
+    rank as last token is always skewed), a collapsed level wastes tokens but makes no two documents collide.
     """
     name = f"level {level.level + 1}"
     if not level.documents:
         return []
     if level.width == 1:
-        wasted = f"{name} has one token only"
-        return [Finding("note", wasted, "It tells nothing apart: shorten the codes by a level.")]
+        wasted = f"{name} has only one token"
+        return [Finding("note", wasted, "The level separates no documents: shorten the codes by a level.")]
     idle = level.undecided <= LITTLE_TO_DO
     findings = []
     if level.diversity / level.attainable < COLLAPSED:
@@ -101,7 +99,7 @@ def _level(level: LevelQuality, unique: bool, words: bool) -> list[Finding]:
                 "note" if idle else "warning" if unique else "ill",
                 f"{name} has collapsed: diversity {level.diversity:.2f} of {level.attainable:.2f} "
                 f"attainable, perplexity {level.perplexity:.1f} of {level.width} tokens",
-                "Codes are settled before it: they may be a level too long."
+                "The levels before it already separate the documents: the codes may be a level too long."
                 if idle
                 else "Balance the level (Sinkhorn, balance loss, constrained k-means), restart dead tokens, "
                 "or give it fewer tokens.",
@@ -129,7 +127,7 @@ def _level(level: LevelQuality, unique: bool, words: bool) -> list[Finding]:
 
 
 def _gini_of_needed(level: LevelQuality) -> float:
-    """Gini over the tokens that so many documents can use: with fewer documents than tokens, some must be
-    idle."""
+    """Gini coefficient over as many tokens as the documents can use: with fewer documents than tokens, some tokens
+    must stay unused."""
     most = np.sort(level.usage)[-min(level.width, level.documents) :]
     return gini(most)

@@ -1,4 +1,4 @@
-"""Codes from anywhere: files that other tools write, read for `callslip inspect`."""
+"""Reads files of codes that other tools write, for `callslip inspect`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from callslip.identifiers.table import Identifiers
 
 FORMATS = (".npy", ".json", ".jsonl", ".csv", ".tsv")
 REMEDY = (
-    "Codes are: .npy, an integer array [documents, length]; .json, {doc_id: [tokens]} or [[tokens]]; "
+    "Supported formats: .npy, an integer array [documents, length]; .json, {doc_id: [tokens]} or [[tokens]]; "
     '.jsonl, {"doc_id": …, "code": [tokens]}; .csv or .tsv, doc_id then its tokens (or 1-2-3), no header.'
 )
 
 
 def read_codes(path: str | Path) -> Identifiers:
-    """The codes in a file as a table. Without doc_ids in the file, documents are numbered."""
+    """Read a file of codes as a table. If the file has no doc_ids, documents are numbered."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(path, "no such file or folder")

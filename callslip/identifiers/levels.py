@@ -1,4 +1,4 @@
-"""Codes that grow level by level: documents by prefix, how a level is used, and places inside a bucket."""
+"""Codes that are built level by level: groups of documents by prefix, use of a level, and positions in a bucket."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from callslip.identifiers.table import Identifiers
 
 
 def prefix_groups(codes: np.ndarray) -> np.ndarray:
-    """The number of each document's prefix, [N]; 0 for all where codes [N, 0] are still empty."""
+    """Group number of each document's prefix, [N]; all 0 if the codes [N, 0] are still empty."""
     if not codes.shape[1]:
         return np.zeros(len(codes), np.int64)
     return np.unique(codes, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def group_means(states: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """The mean of each group's states, [groups, D]; `groups` [N] numbers them from 0."""
+    """The mean of each group's states, [groups, D]; `groups` [N] holds group numbers from 0."""
     order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
     sums = np.add.reduceat(states[order], np.cumsum(sizes) - sizes, axis=0, dtype=np.float64)
     return sums / sizes[:, None]
 
 
 def level_figures(groups: np.ndarray, tokens: np.ndarray, k: int) -> dict[str, Any]:
-    """How a level's tokens are used: unique codes so far, diversity and perplexity, and diversity inside the prefixes.
+    """Use of a level's tokens: unique codes so far, diversity, perplexity, and diversity inside the prefixes.
 
-    The last is the mean over prefixes of two documents or more, weighted by documents: 0 where all of a prefix take the
-    same token, 1 where they are spread as evenly as can be. A level may use all its tokens and still tell nothing
-    apart.
+    Diversity inside the prefixes is the mean over prefixes of two or more documents, weighted by documents: 0 if all
+    documents of a prefix have the same token, 1 if they are spread as evenly as possible. A level may use all its
+    tokens and still separate no documents.
     """
     sizes = np.bincount(groups)
-    # Counted over the pairs that occur, and not prefix by prefix: the last level has as many prefixes as documents.
+    # Count over the pairs that occur, not prefix by prefix: the last level may have as many prefixes as documents.
     pairs, counts = np.unique(groups * k + tokens, return_counts=True)
     owner = pairs // k
     even = sizes / k
@@ -51,8 +51,8 @@ def level_figures(groups: np.ndarray, tokens: np.ndarray, k: int) -> dict[str, A
 
 
 def places(codes: np.ndarray, width: int, taken: Identifiers | None = None) -> np.ndarray:
-    """The place of each document among those of its code, [N], after those that have it already. The last of `width`
-    places holds all further ones."""
+    """Position of each document in its bucket, [N], after the documents of `taken` that have the same code. The last
+    of `width` positions holds all further documents."""
     found = np.zeros(len(codes), np.int64)
     used: dict[tuple[int, ...], int] = {}
     for row, code in enumerate(map(tuple, codes.tolist())):
@@ -64,8 +64,8 @@ def places(codes: np.ndarray, width: int, taken: Identifiers | None = None) -> n
 
 
 def next_rank(taken: Identifiers | np.ndarray, prefix: np.ndarray) -> int:
-    """The last token that the next document of a prefix gets: one more than the highest there, so that the gaps of
-    deleted documents stay gaps."""
+    """The last token of the next document of a prefix: one more than the highest in use, so that the tokens of
+    deleted documents are not reused."""
     if isinstance(taken, Identifiers):
         below = taken.codes[taken.prefix_slice(prefix.tolist())]
     else:
@@ -74,14 +74,14 @@ def next_rank(taken: Identifiers | np.ndarray, prefix: np.ndarray) -> int:
 
 
 def use_of_codes(codes: np.ndarray) -> dict[str, Any]:
-    """What is watched while codes move: how many there are, and how unevenly documents are shared out over them."""
+    """Metrics to monitor while codes change: number of codes, and how unevenly documents are distributed over them."""
     _, sizes = np.unique(codes, axis=0, return_counts=True)
     return {"unique_codes": len(sizes), "gini": round(gini(sizes), 4), "largest_bucket": int(sizes.max())}
 
 
 def renamed(codes: np.ndarray, how: str, width: int, seed: int = 0) -> np.ndarray:
-    """Codes [N, L] with the last level's tokens renamed at random: in the same way everywhere (`uniform`), or under
-    each prefix differently (URI's Table 3). The documents of a bucket stay together."""
+    """Codes [N, L] with the last level's tokens permuted at random: by one permutation (`uniform`), or by one for each
+    prefix (URI's Table 3). Buckets are unchanged."""
     rng, changed = np.random.default_rng(seed), codes.copy()
     groups = prefix_groups(codes[:, :-1])
     names = np.stack([rng.permutation(width) for _ in range(1 if how == "uniform" else int(groups.max()) + 1)])

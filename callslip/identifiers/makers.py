@@ -1,4 +1,4 @@
-"""Makers of codes: what turns the documents' vectors into codes, by name."""
+"""Registry of code makers, which turn the documents' vectors into codes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from callslip.errors import UnknownName
 
 
 class CodeMaker(Protocol):
-    """Makes codes of vectors (k-means, product quantisation, …), and codes new vectors by what it learned."""
+    """Learns codes from vectors (k-means, product quantisation, …), and assigns codes to new vectors."""
 
     def fit(self, vectors: np.ndarray) -> np.ndarray:
-        """Learn from vectors [N, dim], and return their codes, int32 [N, L]."""
+        """Fit vectors [N, dim], and return their codes, int32 [N, L]."""
 
     def assign(self, vectors: np.ndarray) -> np.ndarray:
         """Codes of other vectors, int32 [n, L]."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned, for a file."""
+        """The fitted state as arrays, to be saved."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> Self:
-        """A maker that learned this."""
+        """A fitted maker from a saved state."""
 
 
 MAKERS: dict[str, str] = {
@@ -34,12 +34,12 @@ MAKERS: dict[str, str] = {
     "residual-quantization": "residual:ResidualQuantizer",
     "rqvae": "rqvae:RQVAE",
 }
-"""Where the class of each maker is. A module is imported only when its maker is asked for."""
+"""Module and class of each maker; a module is imported only when its maker is used."""
 
 
 def code_maker(name: str, **shape: Any) -> CodeMaker:
-    """A maker of codes that has learned nothing yet; `shape` goes to its class: width, length, seed, …"""
+    """An unfitted code maker; `shape` are the arguments of its class: width, length, seed, …"""
     if name not in MAKERS:
-        raise UnknownName("maker of codes", name, MAKERS)
+        raise UnknownName("code maker", name, MAKERS)
     module, _, cls = MAKERS[name].partition(":")
     return getattr(importlib.import_module(f"callslip.identifiers.{module}"), cls)(**shape)

@@ -1,7 +1,8 @@
-"""A rising sequence of numbers in one or two bytes each: where the children of each node begin.
+"""Compressed offsets: a non-decreasing sequence of numbers, such as where each node's children begin, in one or two
+bytes each.
 
-Full 8-byte offsets would be most of an index's memory. Neighbours are close together, so a full number is kept for
-every 64th, and for each one only its distance from there.
+Full 8-byte offsets would take most of an index's memory. Neighbouring offsets are close together, so every 64th is
+stored in full, and the others as differences from it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ _SHIFT = 6
 
 
 class Offsets:
-    """`offsets[i]` for a number or an array of them, int64; `i` runs from 0 to n, n ranges having n + 1 bounds."""
+    """`offsets[i]` for an index or an array of them, int64; `i` runs from 0 to n, since n ranges have n + 1 bounds."""
 
     def __init__(self, bases: np.ndarray, rest: np.ndarray) -> None:
         self.bases, self.rest = bases, rest
 
     @classmethod
     def pack(cls, values: np.ndarray) -> Offsets:
-        """From the numbers themselves, which must not fall."""
+        """Compress numbers, which must be non-decreasing."""
         values = np.asarray(values, np.int64)
         bases = values[::BLOCK].copy()
         rest = values - np.repeat(bases, BLOCK)[: len(values)]
@@ -39,16 +40,16 @@ class Offsets:
         return self.bases[where >> _SHIFT] + self.rest[where]
 
     def all(self) -> np.ndarray:
-        """Every number."""
+        """All numbers, uncompressed."""
         return np.repeat(self.bases, BLOCK)[: len(self.rest)] + self.rest
 
     def owner(self, values: np.ndarray) -> np.ndarray:
-        """For each value, the range that it lies in: the last i with offsets[i] <= value. Ranges are not empty."""
+        """Index of the range that contains each value: the last i with offsets[i] <= value. No range may be empty."""
         block = np.searchsorted(self.bases, values, side="right") - 1
         low = block << _SHIFT
         high = np.minimum(low + BLOCK, len(self.rest))
         wanted = values - self.bases[block]
-        for _ in range(_SHIFT):  # a binary search in each block, all of them at once
+        for _ in range(_SHIFT):  # binary search in all blocks at once
             middle = (low + high) >> 1
             right = self.rest[np.minimum(middle, len(self.rest) - 1)] <= wanted
             right &= middle < high

@@ -1,5 +1,5 @@
-"""First ways to part the documents of each prefix, by which a level's training can begin: linear scores, or even
-clusters."""
+"""Initial partitions of the documents of each prefix, from which the training of a level starts: linear scores, or
+balanced clusters."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from callslip.identifiers.kmeans import cluster_centres
 from callslip.identifiers.levels import group_means, prefix_groups
 
 SPREAD = 2.0
-"""Of the first scores inside a prefix: their standard deviation over tokens, so that none is certain of itself."""
+"""Standard deviation over tokens of the initial scores inside a prefix, small enough that the softmax does not
+saturate."""
 
 ROUNDS = 5
-"""How often even clusters are shared out; between, their centres follow them."""
+"""Number of assignment steps of balanced clustering; centres are updated between them."""
 EXACT = 1024
-"""Documents of a group that are shared out by the least sum of distances: the time it takes grows with their cube."""
+"""Largest group that is assigned optimally (least sum of distances), which takes cubic time."""
 SHARPNESS = 20.0
-"""What squared distances of unit vectors are multiplied by, where nearness becomes the probability of a cluster."""
+"""Factor on squared distances of unit vectors before the softmax that turns them into cluster probabilities."""
 
 
 def even_clusters(vectors: np.ndarray, groups: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
-    """Which of k clusters of its group each document is in, [N]: k-means of unit vectors in which no cluster has more
-    than its share of the group."""
+    """Cluster of each document within its group, [N]: balanced k-means of unit vectors with k clusters of equal
+    capacity."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = (vectors / np.maximum(lengths, 1e-9)).astype(np.float32)
     found = np.zeros(len(unit), np.int64)
     for group in range(int(groups.max(initial=-1)) + 1):
         own = np.flatnonzero(groups == group)
         centres = cluster_centres(unit[own], k, seed)
-        # Documents that are alike have fewer centres than clusters: some stand for two, and share them out.
+        # With duplicate documents there are fewer centres than clusters: repeat some centres to share their documents.
         centres = centres[np.arange(min(k, len(own))) % max(1, len(centres))]
         for _ in range(ROUNDS):
-            distance = (centres**2).sum(axis=1) - 2 * unit[own] @ centres.T  # and 1, for all alike
+            distance = (centres**2).sum(axis=1) - 2 * unit[own] @ centres.T  # up to a constant of 1
             found[own] = _shared_out(distance, -(-len(own) // len(centres)))
             used = np.unique(found[own])
             centres[used] = group_means(unit[own], np.searchsorted(used, found[own]))
@@ -41,9 +42,9 @@ def even_clusters(vectors: np.ndarray, groups: np.ndarray, k: int, seed: int = 0
 
 
 def _shared_out(distance: np.ndarray, capacity: int) -> np.ndarray:
-    """A cluster for each document, [n], and none for more than `capacity`, by distances [n, k]: those of the least sum
-    where there are few enough to find them, and otherwise the nearest first: who finds the nearest one full goes to the
-    next."""
+    """Assign each document to a cluster, [n], with at most `capacity` documents per cluster, by distances [n, k]:
+    optimally for small groups, otherwise greedily, nearest first; if the nearest cluster is full, the next one is
+    used."""
     if len(distance) <= EXACT:
         return linear_sum_assignment(np.repeat(distance, capacity, axis=1))[1] // capacity
     near = np.exp(SHARPNESS * (distance.min(axis=1, keepdims=True) - distance))
@@ -51,8 +52,8 @@ def _shared_out(distance: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def even_tree(vectors: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
-    """Paths in a tree of even clusters, [N, L]: all documents are parted into k, those of each cluster into k again,
-    until every document has a path of its own."""
+    """Paths in a tree of balanced clusters, [N, L]: documents are split into k clusters, each cluster into k again,
+    until every document has its own path."""
     codes = np.zeros((len(vectors), 0), np.int64)
     while codes.shape[1] == 0 or np.bincount(prefix_groups(codes)).max(initial=0) > 1:
         level = codes.shape[1]
@@ -61,10 +62,10 @@ def even_tree(vectors: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
 
 
 def parting_scores(states: np.ndarray, groups: np.ndarray, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [k, D] and offsets [k] of linear scores of states [N, D] that tell documents of one prefix apart.
+    """Weights [k, D] and offsets [k] of linear scores of states [N, D] that separate the documents of a prefix.
 
-    The clusters are those of the states freed from their prefix's mean. Directions in which the prefixes themselves lie
-    apart are left out of the weights: otherwise a score would say again what the prefix has said.
+    The clusters are those of the states minus the mean of their prefix. Directions that separate the prefixes
+    themselves are projected out of the weights; otherwise a score would repeat the information of the prefix.
     """
     means = group_means(states, groups)
     centre, inside = states.mean(axis=0), states - means[groups]

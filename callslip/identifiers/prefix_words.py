@@ -1,4 +1,4 @@
-"""What the documents below a prefix have in common: their commonest words, beside those of the whole corpus."""
+"""Characteristic words of a prefix: words common in its documents and rare in the corpus."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 WORD = re.compile(r"[^\W\d_][\w'’-]{2,}")
-"""A word begins with a letter and has three characters or more."""
+"""Words start with a letter and have at least three characters."""
 CHARACTERS = 2000
-"""Of a text, so much is read: its beginning says what it is about."""
+"""Number of characters read of each text; the beginning of a text shows its topic."""
 
 
 def words_of(text: str) -> set[str]:
-    """The different words of a text, in small letters."""
+    """The distinct words of a text, in lower case."""
     return {word.strip("'’-") for word in WORD.findall(text[:CHARACTERS].lower())}
 
 
 def document_frequencies(texts: Iterable[str]) -> Counter[str]:
-    """In how many texts each word occurs; under the empty string, how many texts there are."""
+    """Document frequency of each word; the empty string holds the number of texts."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(words_of(text))
@@ -28,11 +28,11 @@ def document_frequencies(texts: Iterable[str]) -> Counter[str]:
 
 
 def commonest_words(texts: Sequence[str], background: Counter[str], top: int = 3) -> list[str]:
-    """The words that most of these texts have and most others have not.
+    """The words that are common in these texts and rare elsewhere.
 
-    A word's weight is the share of the texts that have it, times the log of how much likelier it is there than in the
-    `background` (`document_frequencies` of the corpus or a sample). So "the" is never among them. A word of a single
-    text is left out unless there is just one; ties go by the alphabet.
+    A word's weight is the share of the texts that contain it, times the log of the ratio of its frequency here to that
+    in the `background` (`document_frequencies` of the corpus or a sample), so "the" gets no weight. Words of a single
+    text are excluded unless there is only one text; ties are broken alphabetically.
     """
     here = document_frequencies(texts)
     count, everywhere = here.pop("", 0), max(background.get("", 0), 1)

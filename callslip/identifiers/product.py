@@ -1,4 +1,4 @@
-"""Product quantisation: each stretch of the vector has its own k-means, and each gives one token."""
+"""Product quantisation: each subvector has its own k-means, which gives one token."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from callslip.runtime.progress import track
 
 
 class ProductQuantizer:
-    """Level l codes the l-th stretch of dimensions; levels do not depend on one another, so all prefixes mean
-    the same.
+    """Level l codes the l-th subvector; levels are independent, so a token means the same after every prefix.
 
-    If the dimension is no multiple of `length`, the first stretches are one longer.
+    If the dimension is not a multiple of `length`, the first subvectors have one dimension more.
     """
 
     def __init__(self, length: int = 4, width: int = 256, seed: int = 0) -> None:
         if length < 1 or width < 1:
-            raise BadSetting(f"no codes of length {length} and width {width}")
+            raise BadSetting(f"invalid product quantiser: length {length}, width {width}")
         self.length, self.width, self.seed = length, width, seed
         self.codebooks: list[np.ndarray] = []
 
@@ -32,7 +31,7 @@ class ProductQuantizer:
         """Learn the codebooks and return the codes of the vectors, int32 [N, length]."""
         vectors = check_vectors(vectors)
         if not len(vectors) or vectors.shape[1] < self.length:
-            raise BadSetting(f"vectors of shape {vectors.shape} cannot be cut into {self.length} stretches")
+            raise BadSetting(f"vectors of shape {vectors.shape} cannot be split into {self.length} subvectors")
         stretches = np.array_split(vectors, self.length, axis=1)
         self.codebooks = [
             cluster_centres(np.ascontiguousarray(part), self.width, self.seed + level)
@@ -41,7 +40,7 @@ class ProductQuantizer:
         return self.assign(vectors)
 
     def assign(self, vectors: np.ndarray) -> np.ndarray:
-        """Codes of vectors by the nearest centroid of each stretch, int32 [N, length]."""
+        """Codes of vectors by the nearest centroid of each subvector, int32 [N, length]."""
         if not self.codebooks:
             raise BadSetting("the quantiser has not been fitted", "Call fit first.")
         vectors = check_vectors(vectors, self.dim)
@@ -50,11 +49,11 @@ class ProductQuantizer:
         return np.stack(tokens, axis=1).astype(np.int32)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """The vectors that the codes stand for, [N, D]."""
+        """Reconstructed vectors of the codes, [N, D]."""
         return np.concatenate([book[codes[:, level]] for level, book in enumerate(self.codebooks)], axis=1)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything needed to code new vectors, as arrays."""
+        """Everything needed to assign codes to new vectors, as arrays."""
         state = {f"codebook.{level}": book for level, book in enumerate(self.codebooks)}
         return {"settings": np.asarray([self.length, self.width, self.seed], np.int64), **state}
 

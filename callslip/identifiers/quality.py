@@ -1,7 +1,7 @@
-"""How good a set of codes is, before anyone trains on it: figures, and the doctor who reads them.
+"""Quality metrics of a set of codes, available before any training.
 
-Codes that collapse are the commonest reason why generative retrieval cannot be reproduced, and the cheapest
-to see: everything here is counting.
+Collapsed codes are the most common reason why generative retrieval results cannot be reproduced, and the cheapest
+to detect: all metrics are counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Verdict = Literal["healthy", "usable", "ill"]
 
 
 def usage(tokens: npt.ArrayLike, k: int) -> np.ndarray:
-    """How often each of k tokens occurs; END is not counted."""
+    """Number of occurrences of each of k tokens, without END."""
     array = np.asarray(tokens).ravel()
     array = array[array != END]
     if not array.size:
@@ -48,38 +48,37 @@ def _diversity(counts: np.ndarray) -> float:
 
 
 def attainable_diversity(n: int, k: int) -> float:
-    """The highest diversity that n documents can reach on k tokens: n / k while there are fewer documents
-    than tokens."""
+    """The highest diversity that n documents can reach with k tokens: n / k if there are fewer documents than
+    tokens."""
     counts = np.full(k, n // k)
     counts[: n % k] += 1
     return _diversity(counts)
 
 
 def perplexity(counts: np.ndarray) -> float:
-    """exp of the entropy of use: as if so many tokens were used evenly."""
+    """exp of the entropy of token use: the effective number of tokens."""
     share = counts[counts > 0] / counts.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
 def gini(counts: np.ndarray) -> float:
-    """Inequality of use, 0 (even) to nearly 1 (one token has everything)."""
+    """Gini coefficient of token use, from 0 (even) to nearly 1 (one token has everything)."""
     ordered = np.sort(np.asarray(counts, dtype=np.float64))
     n, total = len(ordered), ordered.sum()
     return float(((2 * np.arange(1, n + 1) - n - 1) * ordered).sum() / (n * total))
 
 
 def code_gini(sizes: np.ndarray, capacity: int) -> float:
-    """Gini of bucket sizes over all codes that the documents could have: `capacity`, or one for each document."""
+    """Gini coefficient of bucket sizes over all possible codes: `capacity`, but at most one per document."""
     possible = max(len(sizes), min(capacity, int(np.sum(sizes))))
     return gini(np.pad(sizes, (0, possible - len(sizes))))
 
 
 def average_partition_entropy(codes: npt.ArrayLike, positives: Iterable[npt.ArrayLike]) -> float:
-    """URI's APE: how widely the codes scatter the items that belong to one query. Lower is better.
+    """URI's APE: how widely the codes scatter the items of a query. Lower is better.
 
-    `codes` is [N, L] in row order; `positives` holds one array of row numbers a query. For each query, the
-    entropy (natural log) of its items' histogram over full codes; then the mean. Queries without items are
-    left out.
+    `codes` is [N, L] in row order; `positives` holds one array of row numbers per query. APE is the mean over queries
+    of the entropy (natural log) of their items' histogram over full codes. Queries without items are ignored.
     """
     array = check_codes(codes)
     _, bucket = np.unique(array, axis=0, return_inverse=True)
@@ -101,15 +100,15 @@ def average_partition_entropy(codes: npt.ArrayLike, positives: Iterable[npt.Arra
 
 @dataclass(frozen=True)
 class LevelQuality:
-    """How one level's tokens are used."""
+    """Metrics of one level."""
 
     level: int
     width: int
-    """K: tokens that the level may use."""
+    """K: number of tokens of the level."""
     documents: int
-    """Documents whose code reaches this level."""
+    """Number of documents whose code reaches this level."""
     undecided: float
-    """Share of documents that still share their prefix with another one before this level: what it has to
+    """Share of documents that share their prefix with another document before this level, and that the level has to
     separate."""
     used: int
     dead: int
@@ -117,30 +116,30 @@ class LevelQuality:
     gini: float
     diversity: float
     attainable: float
-    """The highest diversity that so many documents can have on so many tokens."""
+    """The highest diversity that is possible with this number of documents and tokens."""
     usage: np.ndarray = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The figures of a table of codes."""
+    """Metrics of a table of codes."""
 
     documents: int
     length: int
     capacity: int
-    """How many codes the widths allow."""
+    """Number of possible codes: the product of the widths."""
     unique: int
     uniqueness: float
-    """Different codes for each document: 1 if no two documents share a code."""
+    """Number of distinct codes per document: 1 if no two documents share a code."""
     collision_rate: float
-    """Share of documents whose code belongs to another document too."""
+    """Share of documents that share their code with another document."""
     bucket_max: int
     bucket_mean: float
     bucket_histogram: dict[int, int]
-    """Bucket size -> how many buckets have it."""
+    """Bucket size -> number of buckets of that size."""
     gini: float
-    """Inequality of documents over codes, 0 (each has its own, or all codes are full) to nearly 1. Codes that nobody
-    has count, as far as there are documents for them: fewer codes are not the more even for it."""
+    """Gini coefficient of documents over codes, from 0 (each has its own code, or all codes are equally full) to nearly
+    1. Unused codes count, up to one code per document, so that using fewer codes does not look more even."""
     levels: list[LevelQuality]
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,14 +151,13 @@ class Quality:
 
 
 def measure(identifiers: Identifiers | npt.ArrayLike, widths: int | Sequence[int] | None = None) -> Quality:
-    """Measure a table, or a plain array of codes. `widths`: K of the levels; by default the highest token
-    plus one."""
+    """Measure a table, or an array of codes. `widths`: K of each level; by default the highest token plus one."""
     if not isinstance(identifiers, Identifiers):
         codes = check_codes(identifiers)
         identifiers = Identifiers(map(str, range(len(codes))), codes)
     count, length = identifiers.codes.shape
     if not count:
-        raise BadSetting("an empty table has no quality", "Fit on a corpus with documents.")
+        raise BadSetting("the table of codes is empty", "Fit on a corpus with documents.")
     wide = _widths(identifiers, widths)
     sizes = np.diff(identifiers.buckets())
     values, how_many = np.unique(sizes, return_counts=True)

@@ -1,4 +1,4 @@
-"""Residual quantisation: each level codes what the levels before it have left over."""
+"""Residual quantisation: each level codes the residual of the levels before it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from callslip.runtime.progress import track
 
 
 class ResidualQuantizer:
-    """k-means on the vectors, then k-means on the residuals, and so on: from coarse to fine, one codebook a
-    level."""
+    """k-means on the vectors, then k-means on the residuals, and so on, from coarse to fine; one codebook per level."""
 
     def __init__(self, length: int = 4, width: int = 256, seed: int = 0) -> None:
         if length < 1 or width < 1:
-            raise BadSetting(f"no codes of length {length} and width {width}")
+            raise BadSetting(f"invalid residual quantiser: length {length}, width {width}")
         self.length, self.width, self.seed = length, width, seed
         self.codebooks: list[np.ndarray] = []
 
@@ -50,11 +49,11 @@ class ResidualQuantizer:
         return codes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """The vectors that the codes stand for, [N, D]; a prefix of the code gives a coarser one."""
+        """Reconstructed vectors of the codes, [N, D]; a prefix of the code gives a coarser reconstruction."""
         return np.sum([book[codes[:, level]] for level, book in enumerate(self.codebooks[: codes.shape[1]])], axis=0)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything needed to code new vectors, as arrays."""
+        """Everything needed to assign codes to new vectors, as arrays."""
         state = {f"codebook.{level}": book for level, book in enumerate(self.codebooks)}
         return {"settings": np.asarray([self.length, self.width, self.seed], np.int64), **state}
 

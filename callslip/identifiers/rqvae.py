@@ -1,5 +1,4 @@
-"""RQ-VAE: residual quantisation of a learnt latent space, in the form that TIGER made common for semantic
-ids."""
+"""RQ-VAE: residual quantisation of a learned latent space, as TIGER uses it for semantic ids."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def rqvae_loss(
     """Reconstruction, codebook and commitment terms: squared errors, summed over dimensions and levels, batch
     mean.
 
-    `residuals` and `chosen` are [B, L, H]: what each level had to code, and the codebook vectors it took.
+    `residuals` and `chosen` are [B, L, H]: the residual that each level codes, and the codebook vector it chooses.
     """
     return {
         "reconstruction": (x - output).pow(2).sum(dim=1).mean(),
@@ -36,8 +35,8 @@ def rqvae_loss(
 class RQVAE(nn.Module):
     """An encoder MLP, `length` codebooks of `width` vectors on residuals, and a decoder MLP.
 
-    Codebooks start from k-means on the residuals of the whole set; the gradient passes the quantiser straight
-    through; tokens that no vector took in an epoch restart at random residuals, except in the last fifth of
+    Codebooks are initialised by k-means on the residuals of all vectors; gradients pass the quantiser by the
+    straight-through estimator; tokens unused in an epoch restart at random residuals, except in the last fifth of
     training.
     """
 
@@ -54,7 +53,7 @@ class RQVAE(nn.Module):
     ) -> None:
         super().__init__()
         if min(length, width, dim, latent, *hidden) < 1:
-            raise BadSetting(f"no RQ-VAE of length {length}, width {width}, dimensions {dim}, {hidden}, {latent}")
+            raise BadSetting(f"invalid RQ-VAE: length {length}, width {width}, dimensions {dim}, {hidden}, {latent}")
         self.length, self.width, self.dim, self.latent = length, width, dim, latent
         self.hidden, self.beta, self.seed = tuple(hidden), beta, seed
         with seeded(seed):
@@ -83,7 +82,7 @@ class RQVAE(nn.Module):
         latent = self.encoder(x)
         tokens, residuals, chosen = self.quantise(latent)
         quantised = chosen.sum(dim=1)
-        output = self.decoder(latent + (quantised - latent).detach())  # straight through
+        output = self.decoder(latent + (quantised - latent).detach())  # straight-through estimator
         return rqvae_loss(x, output, residuals, chosen, self.beta), tokens
 
     def fit(

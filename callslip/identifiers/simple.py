@@ -1,4 +1,4 @@
-"""Codes that know nothing of the documents: the controls, and the plain strings of the first papers."""
+"""Codes that do not depend on the documents' content: controls, and the plain strings of the first papers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from callslip.identifiers.table import END, Identifiers, check_codes, pad
 
 
 def random_codes(n: int, length: int, width: int | Sequence[int], seed: int = 0) -> np.ndarray:
-    """The control: codes without meaning, int32 [n, length].
+    """Control: random codes without meaning, int32 [n, length].
 
-    All different if there are enough codes for that; otherwise every code has as many documents as any other,
-    give or take one, so that the control is never worse than it has to be.
+    Codes are unique if the code space allows it; otherwise bucket sizes differ by at most one, so that the control is
+    as strong as possible.
     """
     widths = [width] * length if isinstance(width, int) else list(width)
     if n < 0 or length < 1 or len(widths) != length or min(widths) < 1:
-        raise BadSetting(f"no codes for {n} documents with length {length} and width {width}")
+        raise BadSetting(f"invalid random codes: {n} documents, length {length}, width {width}")
     rng = np.random.default_rng(seed)
     capacity = math.prod(widths)
-    if capacity <= 2 * n:  # (nearly) every code is needed: deal out a shuffled deck, again and again
+    if capacity <= 2 * n:  # (nearly) every code is needed: concatenate shuffled permutations of all codes
         decks = [rng.permutation(capacity) for _ in range(math.ceil(n / capacity))]
         numbers = np.concatenate([np.zeros(0, np.int64), *decks])[:n]
         return np.stack(np.unravel_index(numbers, widths), axis=1).astype(np.int32).reshape(n, length)
     codes = rng.integers(0, widths, (n, length), dtype=np.int32)
-    while True:  # at most half of the codes are taken, so each round leaves at most about half of the clashes
+    while True:  # at most half of the codes are used, so each round resolves about half of the collisions
         _, first = np.unique(codes, axis=0, return_index=True)
         clash = np.ones(n, bool)
         clash[first] = False
@@ -38,20 +38,19 @@ def random_codes(n: int, length: int, width: int | Sequence[int], seed: int = 0)
 
 
 def levels_for(documents: int, width: int, leaf: int) -> int:
-    """How many levels of `width` tokens leave about `leaf` documents to each code."""
+    """Number of levels of `width` tokens that leave about `leaf` documents per code."""
     if width < 2:
-        raise BadSetting(f"setting 'width': {width} tokens cannot tell documents apart", "Use at least 2.")
+        raise BadSetting(f"setting 'width': {width} tokens cannot separate documents", "Use at least 2.")
     return max(1, round(math.log(max(2.0, documents / max(1, leaf))) / math.log(width)))
 
 
 def atomic_codes(n: int) -> np.ndarray:
-    """One token a document: length 1, width n."""
+    """One token per document: length 1, width n."""
     return np.arange(n, dtype=np.int32)[:, None]
 
 
 def naive_codes(doc_ids: Sequence[str], digits: bool = False) -> np.ndarray:
-    """Plain strings as codes, END-padded: the doc_id's UTF-8 bytes as tokens (width 256), so new ones need no
-    fitting.
+    """Plain strings as codes, END-padded: the UTF-8 bytes of the doc_id (width 256), so new documents need no fit.
 
     `digits=True` is DSI's naive string: the row number in decimal, tokens 0 to 9.
     """
@@ -61,7 +60,7 @@ def naive_codes(doc_ids: Sequence[str], digits: bool = False) -> np.ndarray:
 
 
 def ranks_in_buckets(codes: np.ndarray) -> np.ndarray:
-    """For each row, how many earlier rows have the same code."""
+    """For each row, the number of earlier rows with the same code."""
     table = Identifiers(map(str, range(len(codes))), codes)
     starts = table.buckets()
     ranks = np.empty(len(codes), np.int64)
@@ -70,12 +69,12 @@ def ranks_in_buckets(codes: np.ndarray) -> np.ndarray:
 
 
 def disambiguate(codes: npt.ArrayLike, first_rank: int | None = None) -> np.ndarray:
-    """Make codes unique by one more token, the rank in the bucket (by row); rank 0 is `first_rank`.
+    """Make codes unique by an extra token, the rank in the bucket (by row); the token of rank 0 is `first_rank`.
 
-    Codes of one length get a level more, [N, L + 1], and ranks count from 0 there. In a table of different
-    lengths a rank could be mistaken for a token of a longer code, so ranks are new tokens above all others,
-    put after the last token of every document but the first of its bucket. With a vocabulary, pass its length
-    as `first_rank`, and ranks are not shown as words.
+    Codes of equal length get one more level, [N, L + 1], with ranks from 0. With codes of different lengths a rank
+    could be mistaken for a token of a longer code, so ranks are new tokens above all others, appended to the code of
+    every document except the first of its bucket. With a vocabulary, pass its length as `first_rank`, so that ranks
+    are not shown as words.
     """
     array = check_codes(codes)
     ranks = ranks_in_buckets(array)

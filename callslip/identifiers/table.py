@@ -1,7 +1,7 @@
 """The table of documents and codes, sorted by code, so that every prefix is a slice.
 
-Documents that share a prefix are neighbours. One array therefore holds the trie, the buckets and the
-prefix groups that several methods train on; nothing has to be walked or hashed.
+Documents that share a prefix are adjacent. A single array therefore holds the trie, the buckets and the prefix groups
+that several methods train on, without traversal or hashing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 from callslip.runtime import durable
 
 END = -1
-"""Fills the places after the last token of a code shorter than the table. Sorts before every token."""
+"""Padding after the last token of a code shorter than the table. Sorts before every token."""
 
 FILES = ("codes.npy", "rows.npy", "doc_ids.json")
 
 
 def code_to_text(code: Iterable[int], vocabulary: Sequence[str] | None = None) -> str:
-    """A code as a person reads it: "12-7-200", or its words where tokens have words.
+    """A readable code: "12-7-200", or words if there is a vocabulary.
 
-    A token beyond the vocabulary (the rank that `disambiguate` adds) is shown as "#" and its excess.
+    A token beyond the vocabulary (a rank added by `disambiguate`) is shown as "#1", "#2", …
     """
     tokens = [int(token) for token in code if token != END]
     if vocabulary is None:
@@ -50,7 +50,7 @@ def text_to_code(text: str) -> tuple[int, ...]:
 
 
 def check_codes(codes: npt.ArrayLike) -> np.ndarray:
-    """The codes as an int32 array [N, L], or an error that says what is wrong with them."""
+    """The codes as an int32 array [N, L]; invalid codes raise an error that explains the problem."""
     try:
         array = np.asarray(codes)
     except ValueError:
@@ -64,7 +64,7 @@ def check_codes(codes: npt.ArrayLike) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise BadSetting(f"codes must be integers, not {array.dtype}")
     if array.min() < END or array.max() > np.iinfo(np.int32).max:
-        raise BadSetting(f"tokens lie between 0 and {np.iinfo(np.int32).max}, with {END} for END")
+        raise BadSetting(f"tokens must lie between 0 and {np.iinfo(np.int32).max}, or be {END} for END")
     broken = ((array[:, :-1] == END) & (array[:, 1:] != END)).any(axis=1)
     if broken.any():
         row = int(broken.argmax())
@@ -75,15 +75,14 @@ def check_codes(codes: npt.ArrayLike) -> np.ndarray:
 class Identifiers:
     """Documents and their codes, in lexicographic order of code, then of the original row.
 
-    `doc_ids[i]`, `codes[i]` and `rows[i]` belong to sorted position i; `rows[i]` is the row that the document
-    had when the table was made, and always a permutation of 0..N-1. Tables do not change: adding and removing
-    give a new one.
+    `doc_ids[i]`, `codes[i]` and `rows[i]` belong to sorted position i; `rows[i]` is the document's original row, and
+    `rows` is always a permutation of 0..N-1. Tables are immutable: adding and removing return a new table.
     """
 
     codes: np.ndarray
     rows: np.ndarray
     _folder: Path | None = None
-    """Where doc_ids and trie wait to be read, if the table was opened without them."""
+    """Folder from which doc_ids and trie are loaded lazily, if the table was opened without them."""
 
     def __init__(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> None:
         names = list(doc_ids)
@@ -96,7 +95,7 @@ class Identifiers:
 
     def _set(self, doc_ids: list[str] | None, codes: np.ndarray, rows: np.ndarray) -> None:
         if len(rows) <= np.iinfo(np.int32).max:
-            rows = rows.astype(np.int32, copy=False)  # half the memory, and all that search keeps per document
+            rows = rows.astype(np.int32, copy=False)  # half the memory; rows are all that search holds per document
         if codes.flags.writeable:
             codes.setflags(write=False)
         if rows.flags.writeable:
@@ -107,7 +106,7 @@ class Identifiers:
 
     @cached_property
     def doc_ids(self) -> list[str]:
-        """The corpus's own names, in sorted order."""
+        """The corpus's document ids, in order of code."""
         assert self._folder is not None
         return _read_doc_ids(self._folder, len(self.rows))
 
@@ -122,7 +121,7 @@ class Identifiers:
     def from_sequences(
         cls, doc_ids: Iterable[str], sequences: Iterable[Sequence[int]], length: int | None = None
     ) -> Identifiers:
-        """Codes of different lengths; the short ones are filled with END."""
+        """A table of codes of different lengths; shorter codes are padded with END."""
         return cls(doc_ids, pad(sequences, length))
 
     def __len__(self) -> int:
@@ -178,7 +177,7 @@ class Identifiers:
         return code_to_text(self.code_at(position), vocabulary)
 
     def in_row_order(self) -> tuple[list[str], np.ndarray]:
-        """doc_ids and codes in the order in which the table was given them."""
+        """doc_ids and codes in original row order."""
         codes = np.empty_like(self.codes)
         codes[self.rows] = self.codes
         doc_ids = [""] * len(self)
@@ -190,10 +189,9 @@ class Identifiers:
         """The sorted positions of the documents whose code begins with `prefix`; an empty slice if there are
         none."""
         if len(prefix) > self.length:
-            raise BadSetting(f"a prefix of {len(prefix)} tokens in a table of length {self.length}")
+            raise BadSetting(f"a prefix of {len(prefix)} tokens is too long for codes of length {self.length}")
         start, stop = 0, len(self)
-        # bisect on a column view reads only what it compares; np.searchsorted would copy the whole column
-        # first.
+        # bisect on a column view reads only the elements it compares; np.searchsorted would copy the whole column.
         for column, token in zip(self._columns, prefix):
             start, stop = bisect_left(column, token, start, stop), bisect_right(column, token, start, stop)
         return slice(start, stop)
@@ -203,7 +201,7 @@ class Identifiers:
         return self.prefix_slice([*code, *[END] * (self.length - len(code))])
 
     def buckets(self) -> np.ndarray:
-        """Where each bucket starts, and N at the end: bucket b is positions starts[b]:starts[b + 1]."""
+        """Start of each bucket, and N at the end: bucket b is positions starts[b]:starts[b + 1]."""
         return self._starts
 
     @cached_property
@@ -217,11 +215,11 @@ class Identifiers:
 
     @property
     def unique(self) -> int:
-        """How many different codes there are."""
+        """Number of distinct codes."""
         return len(self.trie().tokens[-1])
 
     def trie(self) -> Trie:
-        """The level arrays that search walks; built once."""
+        """The trie that search traverses; built once."""
         return self._trie
 
     @cached_property
@@ -233,10 +231,9 @@ class Identifiers:
         return Trie.from_sorted(self.codes)
 
     def with_added(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> Identifiers:
-        """The table with more documents: what the old documents followed by the new ones would have given.
+        """The table with more documents, equal to a table built from the old documents followed by the new ones.
 
-        The new codes are merged into the sorted ones, so a small addition to a large table does not sort it
-        again.
+        The new codes are merged into the sorted ones, so a small addition does not sort a large table again.
         """
         added = Identifiers(doc_ids, codes)
         both = [doc_id for doc_id in added.doc_ids if doc_id in self._positions]
@@ -245,7 +242,7 @@ class Identifiers:
         length = max(self.length, added.length)
         mine, theirs = _lengthen(self.codes, length), _lengthen(added.codes, length)
         at = np.searchsorted(_sort_keys(mine), _sort_keys(theirs), side="right")
-        places = at + np.arange(len(at))  # where the added documents stand in the new table
+        places = at + np.arange(len(at))  # positions of the added documents in the new table
         old = np.ones(len(self) + len(added), bool)
         old[places] = False
         new_codes = np.empty((len(old), length), np.int32)
@@ -263,11 +260,11 @@ class Identifiers:
         return Identifiers._sorted(merged, new_codes, rows)
 
     def renamed(self, names: Mapping[str, str]) -> Identifiers:
-        """The same table with other names for some documents."""
+        """The same table with new doc_ids for some documents."""
         return Identifiers._sorted([names.get(doc_id, doc_id) for doc_id in self.doc_ids], self.codes, self.rows)
 
     def without(self, doc_ids: Iterable[str]) -> Identifiers:
-        """The table without some documents: what the others, in their old order, would have given."""
+        """The table without some documents, equal to a table built from the others in their old order."""
         keep = np.ones(len(self), bool)
         keep[self.positions(doc_ids)] = False
         kept_rows = np.zeros(len(self), np.int64)
@@ -288,12 +285,12 @@ class Identifiers:
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = False, check: bool = True) -> Identifiers:
-        """Read a saved table. `mmap` leaves the codes, rows and trie on disk until they are used, and the doc_ids
-        until they are asked for; `check=False` does not read everything to verify it."""
+        """Read a saved table. `mmap` memory-maps codes, rows and trie, and loads doc_ids lazily; `check=False` skips
+        the verification, which reads the whole table."""
         folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
-            raise NotAnIndex(f"{folder} holds no table of identifiers: {missing[0]} is missing")
+            raise NotAnIndex(f"{folder} has no table of identifiers: {missing[0]} is missing")
         mode = "r" if mmap else None
         try:
             codes = np.load(folder / "codes.npy", mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
@@ -311,12 +308,12 @@ class Identifiers:
 
 
 def pad(sequences: Iterable[Sequence[int]], length: int | None = None) -> np.ndarray:
-    """Sequences of tokens as int32 [N, L], filled with END; L is the longest of them unless `length` is
-    more."""
+    """Sequences of tokens as int32 [N, L], padded with END; L is the longest length, or `length` if that is
+    larger."""
     rows = [list(sequence) for sequence in sequences]
     longest = max(map(len, rows), default=0)
     if length is not None and longest > length:
-        raise BadSetting(f"a code of {longest} tokens in a table of length {length}")
+        raise BadSetting(f"a code of {longest} tokens is too long for a table of length {length}")
     codes = np.full((len(rows), max(1, longest if length is None else length)), END, np.int64)
     for row, tokens in enumerate(rows):
         codes[row, : len(tokens)] = tokens
@@ -328,7 +325,7 @@ def pad(sequences: Iterable[Sequence[int]], length: int | None = None) -> np.nda
 def _check_doc_ids(doc_ids: list[str]) -> None:
     for doc_id in doc_ids:
         if not isinstance(doc_id, str) or not doc_id:
-            raise BadSetting(f"doc_ids are non-empty strings, not {doc_id!r}")
+            raise BadSetting(f"doc_ids must be non-empty strings, not {doc_id!r}")
     if len(set(doc_ids)) != len(doc_ids):
         seen: set[str] = set()
         twice = next(doc_id for doc_id in doc_ids if doc_id in seen or seen.add(doc_id))  # type: ignore[func-returns-value]
@@ -340,7 +337,7 @@ def _lengthen(codes: np.ndarray, length: int) -> np.ndarray:
 
 
 def _sort_keys(codes: np.ndarray) -> np.ndarray:
-    """One byte string a code, ordered as the codes are: big-endian, shifted so that END is 0."""
+    """One byte string per code, in the same order as the codes: big-endian, shifted so that END is 0."""
     shifted = (codes.astype(np.int64) + 1).astype(">u4")
     return np.ascontiguousarray(shifted).view(f"S{4 * codes.shape[1]}").reshape(-1)
 
@@ -360,7 +357,7 @@ def _read_doc_ids(folder: Path, count: int) -> list[str]:
 
 
 def _wrong_parts(codes: np.ndarray, rows: np.ndarray, check: bool) -> str:
-    """What is wrong with the parts of a saved table; empty if nothing is."""
+    """The problem with the parts of a saved table; empty if there is none."""
     if codes.ndim != 2 or codes.dtype != np.int32 or codes.shape[1] < 1 or rows.dtype not in (np.int32, np.int64):
         return f"codes are {codes.dtype} {codes.shape} and rows {rows.dtype}, not int32 [N, L] and int32 or int64"
     if rows.shape != (len(codes),):

@@ -1,11 +1,11 @@
-"""The trie of a sorted table, as flat arrays a level: nodes are runs, children are ranges.
+"""The trie of a sorted table as flat arrays per level: nodes are runs of documents, children are ranges of nodes.
 
-A short code goes on as a chain of END nodes down to the last level, so the nodes of every level cover all
-documents. The first END node is where the code stops; a search may stop there or follow the chain, whose
-nodes have one child each and the same documents.
+A short code continues as a chain of END nodes down to the last level, so the nodes of every level cover all
+documents. The code stops at its first END node; a search may stop there or follow the chain, whose nodes have one
+child each and the same documents.
 
-The arrays are small and flat, so that they can lie in memory-mapped files: ten million codes of four levels take
-about four bytes a code.
+The arrays are small and flat, so that they can be memory-mapped: ten million codes of four levels take about four
+bytes per code.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from callslip.identifiers.table import END
 from callslip.runtime import durable
 
 SPARSE = 16
-"""A mask that lets through less than one document in so many is followed document by document."""
+"""A mask that keeps fewer than one in this many documents is processed document by document."""
 
 
 class Trie:
     """Nodes of level l are numbered 0..node_counts[l]-1 in sorted order. The root is node 0 of level -1."""
 
     tokens: list[np.ndarray]
-    """tokens[l][n]: the token that leads to node n of level l, in the smallest integers that hold the level's."""
+    """tokens[l][n]: the token that leads to node n of level l, in the smallest sufficient integer type."""
     below: list[Offsets]
-    """below[l][n] : below[l][n + 1] are its children, nodes of level l + 1; at the last level, the sorted positions
-    of its documents."""
+    """below[l][n] : below[l][n + 1] is the range of the children of node n, which are nodes of level l + 1; at the last
+    level, the range of the sorted positions of its documents."""
 
     def __init__(self, tokens: list[np.ndarray], below: list[Offsets]) -> None:
         self.tokens, self.below = tokens, below
@@ -63,21 +63,21 @@ class Trie:
 
     @property
     def node_counts(self) -> tuple[int, ...]:
-        """Nodes of each level."""
+        """Number of nodes of each level."""
         return tuple(map(len, self.tokens))
 
     @property
     def count(self) -> int:
-        """How many documents there are."""
+        """Number of documents."""
         return int(self.below[-1][len(self.tokens[-1])])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Size of all arrays in bytes."""
         return sum(array.nbytes for array in self.tokens) + sum(offsets.nbytes for offsets in self.below)
 
     def documents(self, level: int) -> np.ndarray:
-        """Where the documents of each node of a level begin in sorted order, and N at the end."""
+        """Start of the documents of each node of a level in sorted order, and N at the end."""
         bounds = self.below[level].all()
         for deeper in self.below[level + 1 :]:
             bounds = deeper[bounds]
@@ -110,10 +110,10 @@ class Trie:
         return found if found < inside.stop and tokens[found] == token else -1
 
     def node_of(self, prefix: Sequence[int]) -> int:
-        """The node of a prefix at level len(prefix) - 1, or -1 if no code begins so. The empty prefix is the
+        """The node of a prefix at level len(prefix) - 1, or -1 if no code has this prefix. The empty prefix is the
         root, 0."""
         if len(prefix) > self.length:
-            raise BadSetting(f"a prefix of {len(prefix)} tokens in a trie of {self.length} levels")
+            raise BadSetting(f"a prefix of {len(prefix)} tokens is too long for a trie of {self.length} levels")
         node = 0
         for level, token in enumerate(prefix):
             node = self.child(level - 1, node, token)
@@ -124,11 +124,11 @@ class Trie:
     def leaves_of(self, codes: np.ndarray) -> np.ndarray:
         """The node of the last level of each code [n, L], or -1 where the code does not exist."""
         if codes.ndim != 2 or codes.shape[1] != self.length:
-            raise BadSetting(f"codes of shape {codes.shape} in a trie of {self.length} levels")
+            raise BadSetting(f"codes of shape {codes.shape} do not fit a trie of {self.length} levels")
         return np.array([self.node_of(code) for code in codes.tolist()], np.int64).reshape(len(codes))
 
     def prefix_of(self, level: int, node: int) -> tuple[int, ...]:
-        """The tokens on the way from the root to a node."""
+        """The tokens on the path from the root to a node."""
         prefix = []
         while level >= 0:
             prefix.append(int(self.tokens[level][node]))
@@ -163,11 +163,10 @@ class Trie:
         return self.tokens[level] == END
 
     def live(self, mask: np.ndarray) -> list[np.ndarray]:
-        """For each level, which nodes have at least one document that `mask` (over sorted positions) lets
-        through."""
+        """For each level, which nodes have at least one document in `mask` (over sorted positions)."""
         mask = np.asarray(mask)
         if mask.dtype != bool or mask.shape != (self.count,):
-            raise BadSetting(f"a mask is bool over {self.count} documents, not {mask.dtype} {mask.shape}")
+            raise BadSetting(f"a mask must be bool over {self.count} documents, not {mask.dtype} {mask.shape}")
         nodes = np.flatnonzero(mask)
         sparse = len(nodes) * SPARSE < len(mask)
         levels: list[np.ndarray] = []
@@ -193,13 +192,13 @@ class Trie:
 
     @classmethod
     def load(cls, folder: Path, length: int) -> Trie:
-        """Memory-map what `save` wrote; nothing is read until a search needs it."""
+        """Memory-map the files of `save`; nothing is read until a search needs it."""
         tokens, below = [], []
         for level in range(length):
             path = folder / f"trie-{level}-tokens.npy"
             try:
                 parts = [
-                    # asarray: the same memory map, without the subclass that makes each indexing slower
+                    # asarray: the same memory map without np.memmap, whose indexing is slower
                     np.asarray(np.load(path := folder / f"trie-{level}-{name}.npy", mmap_mode="r", allow_pickle=False))
                     for name in ("tokens", "bases", "rest")
                 ]
@@ -211,7 +210,7 @@ class Trie:
 
 
 def _smallest(tokens: np.ndarray) -> np.ndarray:
-    """The tokens in the smallest integers that hold them and that torch can index with: END needs a sign."""
+    """The tokens in the smallest integer type that torch can index with; signed, because of END."""
     lowest, highest = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
     for kind in (np.uint8, np.int16):
         if np.iinfo(kind).min <= lowest and highest <= np.iinfo(kind).max:

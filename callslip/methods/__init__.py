@@ -1,4 +1,4 @@
-"""The methods, by name. A method's module is imported only when it is asked for."""
+"""Registry of methods. A method's module is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method's class is, the settings that make it this method, and a line about it."""
+    """A method: module and class, a one-line description, and the settings that define it."""
 
     where: str
     about: str
@@ -40,8 +40,8 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "bm25": Method("bm25:BM25", "words in common, with Lucene's usual k1=0.9 and b=0.4"),
-    "bm25-classic": Method("bm25:BM25", "words in common, k1=1.5 and b=0.75", {"k1": 1.5, "b": 0.75}),
+    "bm25": Method("bm25:BM25", "lexical matching, with Lucene's usual k1=0.9 and b=0.4"),
+    "bm25-classic": Method("bm25:BM25", "lexical matching, with k1=1.5 and b=0.75", {"k1": 1.5, "b": 0.75}),
     "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
     "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
     "dsi-semantic": Method(
@@ -57,7 +57,7 @@ METHODS: dict[str, Method] = {
     "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix", paper="nci-paper"),
     "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation", paper="ultron-pq-paper"),
     "genret": Method(
-        "genret:GenRet", "codes that the model learns itself, as an auto-encoder of documents", paper="genret-paper"
+        "genret:GenRet", "codes learned by the model itself, as a document auto-encoder", paper="genret-paper"
     ),
     "asi": Method(
         "asi:ASI",
@@ -65,22 +65,22 @@ METHODS: dict[str, Method] = {
         {"criteria_weight": 0.0},
         paper="asi-paper",
     ),
-    "asi++": Method("asi:ASI", "ASI with three criteria that spread the codes evenly", paper="asi-paper"),
+    "asi++": Method("asi:ASI", "ASI with three criteria for balanced codes", paper="asi-paper"),
     "uri": Method(
         "uri:URI",
         "codes that the decoder builds from queries and items, level by level, and a ranker",
         paper="uri-paper",
     ),
     "glen": Method("glen:GLEN", "codes of words that the model itself writes, scored exactly", paper="glen-paper"),
-    "popularity": Method("popularity:Popularity", "logs: the items of most users, the same for everybody"),
-    "item-knn": Method("item_knn:ItemKNN", "logs: items of the same users, nothing trained"),
-    "sasrec": Method("sasrec:SASRec", "logs: nearest items to a transformer's state after the history"),
+    "popularity": Method("popularity:Popularity", "logs: the most popular items, the same for every user"),
+    "item-knn": Method("item_knn:ItemKNN", "logs: items with users in common, without training"),
+    "sasrec": Method("sasrec:SASRec", "logs: items nearest to a transformer's state after the history"),
     "tiger": Method(
-        "tiger:TIGER", "codes by RQ-VAE, with one more level for collisions; made for logs", paper="tiger-paper"
+        "tiger:TIGER", "codes by RQ-VAE, with an extra level for collisions; for logs", paper="tiger-paper"
     ),
     "deep-retrieval": Method(
         "deep_retrieval:DeepRetrieval",
-        "paths and model learned alternately; made for logs",
+        "paths and model learned alternately; for logs",
         paper="deep-retrieval-paper",
     ),
     "recforest": Method(
@@ -98,7 +98,7 @@ def find(name: str) -> Method:
     if "+" in name and name not in METHODS:
         parts = tuple(part.strip() for part in re.split(r"(?<!\+)\+(?!\+)", name))  # asi++ is one name
         for part in parts:
-            if not part:  # a name with a sign too many or too few
+            if not part:  # a stray + in the name
                 raise UnknownName("method", name, METHODS)
             if part not in METHODS:
                 raise UnknownName("method", part, METHODS)

@@ -1,4 +1,4 @@
-"""BM25: the lexical baseline, by the bm25s library."""
+"""BM25, the lexical baseline, with the bm25s library."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from callslip.storage.rows import Parts
 
 @dataclass(frozen=True)
 class BM25Settings:
-    """How words are counted and weighed."""
+    """Term weighting and tokenisation."""
 
     k1: float = 0.9
-    """How soon repeated words stop counting. 0.9 with b=0.4 is the habit of Lucene's users, 1.5 with 0.75 of others."""
+    """Term-frequency saturation. 0.9 with b=0.4 is usual with Lucene, 1.5 with b=0.75 elsewhere."""
     b: float = 0.4
-    """How much long documents are held back, from 0 (not at all) to 1."""
+    """Document-length normalisation, from 0 (none) to 1 (full)."""
     formula: Literal["lucene", "robertson", "atire", "bm25l", "bm25+"] = "lucene"
-    """The variant of the formula."""
+    """Variant of the BM25 formula."""
     language: str = "english"
-    """Snowball stemmer; `none` leaves words as they are."""
+    """Language of the Snowball stemmer; `none` for no stemming."""
     stopwords: str = "en"
-    """List of words to ignore, as bm25s names it; `none` keeps them all."""
+    """Language of the stop word list of bm25s, such as `en`; `none` for no stop words."""
 
     def __post_init__(self) -> None:
         check_range(self, k1=0, b=0)
@@ -58,13 +58,13 @@ class BM25(Retriever):
             known = self._words.known(tokens)
             scores = self._words.scores(known)
             rows = best_rows(scores, k, mask)
-            rows = rows[scores[rows] > 0]  # no word in common is not a hit
+            rows = rows[scores[rows] > 0]  # documents without a common word are not hits
             why = [self._explain(known, row) for row in rows] if explain else None
             found.append(Found(rows, scores[rows], why=why))
         return found
 
     def _explain(self, tokens: list[str], row: int) -> dict[str, Any]:
-        """What each word of the query adds to this document's score."""
+        """Contribution of each query word to the document's score."""
         parts = {token: float(self._words.scores([token])[row]) for token in dict.fromkeys(tokens)}
         return {"words": {token: part for token, part in parts.items() if part > 0}}
 
@@ -72,7 +72,7 @@ class BM25(Retriever):
         return {}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
-        # Word statistics change with every document, so the index is made anew; that is quick.
+        # Word statistics change with every document, so the index is rebuilt, which is fast.
         self._words.index([d.content for d in (*self.documents, *documents)])
 
     def keep(self, rows: np.ndarray) -> None:

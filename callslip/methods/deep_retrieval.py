@@ -1,8 +1,8 @@
-"""Deep Retrieval: paths that are learned with the model, by turns (Gao et al., 2020).
+"""Deep Retrieval: paths and model are learned alternately, as in EM (Gao et al., 2020).
 
-Items begin on random paths. By turns the model learns to write the path of each example's item, and every item moves to
-the path that the model gives most weight for its examples, less a penalty for paths that are crowded. Then the model
-learns the last paths once more. The items on the paths of the beam are ranked by inner product.
+Items start on random paths. In the E-step the model is trained to write the path of each example's item; in the M-step
+every item moves to the path with the highest probability for its examples, less a penalty for crowded paths. Finally
+the model is trained on the last paths. The items on the beam's paths are ranked by inner product.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from callslip.settings import check_range
 from callslip.training.examples import Examples, Inputs
 
 BLOCK = 2048
-"""Examples that are read at once where no gradient is wanted."""
+"""Batch size of inference without gradients."""
 
 
 @dataclass(frozen=True)
 class DeepRetrievalSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
-    """Deep Retrieval's own: the paths, and how often they are chosen anew."""
+    """Settings of Deep Retrieval: the paths, and their reassignment."""
 
     width: int = 32
     """Tokens per level."""
     length: int | None = None
-    """Levels; none chooses as many as leave about `leaf` documents to a path."""
+    """Number of levels; none chooses it so that about `leaf` documents share a path."""
     leaf: int = 5
     """Target number of documents per path when `length` is none."""
     rounds: int = 3
@@ -60,16 +60,16 @@ class DeepRetrievalSettings(GenerativeSettings, T5Settings, HistoryQuerySettings
 
 
 def even_penalty(items: int, paths: int) -> float:
-    """The penalty that makes a path with its even share of items, and with no less than one, cost 1."""
+    """The penalty factor for which a path with its even share of items, at least one, costs 1."""
     return max(1.0, items / paths) ** -3
 
 
 def chosen_paths(weights: np.ndarray, paths: np.ndarray, order: np.ndarray, penalty: float) -> np.ndarray:
-    """The M-step with its penalty: one item after the other takes the path of the largest gain (Section 3.3), [N, L].
+    """The penalised M-step: items are assigned one by one to the path of the largest gain (Section 3.3), [N, L].
 
-    `weights` [N, C] are sums over an item's examples of the path's probability, `paths` [N, C, L]. The gain is the log
-    of the weight's share of the item's candidates, less penalty * n^3 for the n items that are on the path already:
-    the derivative of n^4 / 4.
+    `weights` [N, C] are sums over an item's examples of the probability of its candidate paths [N, C, L]. The gain is
+    the log of the weight, normalised over the item's candidates, less penalty * n^3 for the n items already on the
+    path: the derivative of n^4 / 4.
     """
     if weights.shape != paths.shape[:2]:
         raise ValueError(f"weights {weights.shape} for paths {paths.shape}")
@@ -89,7 +89,7 @@ def chosen_paths(weights: np.ndarray, paths: np.ndarray, order: np.ndarray, pena
 
 
 class DeepRetrieval(GenerativeRetriever):
-    """Paths and the model that writes them, learned by turns."""
+    """Paths and the model that writes them, learned alternately."""
 
     Settings = DeepRetrievalSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -106,7 +106,7 @@ class DeepRetrieval(GenerativeRetriever):
         with seeded(s.seed):
             self.new_model(widths, with_end=bool((codes < 0).any()))
             examples = self.examples(corpus)
-            for number in range(s.rounds if given is None else 0):  # the paths of `codes_from` stay
+            for number in range(s.rounds if given is None else 0):  # the paths of `codes_from` are fixed
                 self.train_model(examples, codes, phase=f"round {number + 1}", epochs=s.round_epochs)
                 choose = partial(self._choose, examples, codes, number)
                 codes = self.computed_once(f"paths {number + 1}", choose)
@@ -115,13 +115,13 @@ class DeepRetrieval(GenerativeRetriever):
 
     @torch.no_grad()
     def _choose(self, examples: Examples, codes: np.ndarray, number: int) -> np.ndarray:
-        """Every item's path, level by level: the token that its examples give most weight, given those before, less the
-        penalty. All tokens are candidates: of few, the same ones would be every item's."""
+        """Choose every item's path level by level: the token of highest probability over its examples, given the
+        prefix, less the penalty. All tokens are candidates; a few would be the same for every item."""
         s, rng, rows = self.settings, np.random.default_rng([self.settings.seed, number]), examples.rows
         asked = some_of_each(rows, s.per_item, rng)
         count, length = codes.shape
         chosen = np.zeros((count, 0), np.int32)
-        reach = np.ones(len(asked))  # probability of the chosen beginning of the example's item, given the example
+        reach = np.ones(len(asked))  # probability of the chosen prefix of the example's item, given the example
         self.model.eval()
         for level in range(length):
             joint = reach[:, None] * self._next(examples.inputs, asked, chosen[rows[asked]])  # [examples, K]
@@ -133,7 +133,7 @@ class DeepRetrieval(GenerativeRetriever):
             chosen = chosen_paths(weights, paths, rng.permutation(count), penalty)
             reach = joint[np.arange(len(asked)), chosen[rows[asked], level]]
         without = np.bincount(rows[asked], minlength=count) == 0
-        chosen[without] = codes[without]  # nobody asked for these: they stay
+        chosen[without] = codes[without]  # items without examples keep their paths
         return chosen
 
     def _next(self, inputs: Inputs, asked: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
@@ -150,7 +150,7 @@ class DeepRetrieval(GenerativeRetriever):
 
 
 def some_of_each(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of examples: at most `count` of each item, drawn at random, in their order."""
+    """Indices of at most `count` random examples of each item, in order."""
     order = rng.permutation(len(rows))
     order = order[np.argsort(rows[order], kind="stable")]
     first = np.searchsorted(rows[order], rows[order])

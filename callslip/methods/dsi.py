@@ -1,4 +1,4 @@
-"""DSI: a decoder that learns to write a code which was fixed beforehand (Tay et al., 2022).
+"""DSI: a decoder that learns to write precomputed codes (Tay et al., 2022).
 
 Four kinds of codes, from the control to the paper's best: random tokens, one token per document (atomic), the row
 number digit by digit (naive), and paths in a tree of k-means clusters (semantic). Documents that share a semantic code
@@ -25,7 +25,7 @@ from callslip.settings import check_range
 
 @dataclass(frozen=True)
 class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
-    """DSI's own: what the codes are."""
+    """Settings of DSI: the codes."""
 
     codes: Literal["semantic", "random", "atomic", "naive"] = "semantic"
     """Kind of codes: `semantic` (paths in a tree of k-means clusters), `random`, `atomic` (one token per document) or
@@ -33,7 +33,7 @@ class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     width: int = 32
     """Tokens per level, for semantic and random codes."""
     length: int | None = None
-    """Levels, for semantic and random codes; none chooses as many as leave about `leaf` documents to a code."""
+    """Number of levels of semantic and random codes; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"

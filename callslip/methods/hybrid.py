@@ -23,7 +23,7 @@ class HybridSettings:
     options: tuple[str, ...] = ()
     """Settings of the parts, as part.key=value; on the command line write --set part.key=value."""
     constant: float = 60.0
-    """Constant added to each rank before it is inverted: the larger, the less the top ranks count."""
+    """Constant added to each rank before it is inverted: the larger, the smaller the advantage of top ranks."""
     depth: int = 100
     """Number of hits of each part that are fused (at least k)."""
 

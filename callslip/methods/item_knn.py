@@ -1,6 +1,6 @@
-"""Item-kNN by co-occurrence: an item is recommended for each item of the history that the same users had.
+"""Item-kNN by co-occurrence: recommends items that share users with the items of the history.
 
-Nothing is trained: users are counted. On sparse logs it is hard to beat.
+There is no training, only counting of users. On sparse logs it is hard to beat.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ NEIGHBOURS = "neighbours.safetensors"
 
 @dataclass(frozen=True)
 class ItemKNNSettings:
-    """How users in common are weighed."""
+    """Weighting of common users."""
 
     user_power: float = 0.5
-    """A user who had n items counts n to the minus this power: who had everything says little."""
+    """Exponent a of the user weight n^-a, for a user with n items: users of many items count less."""
     popularity_power: float = 0.2
-    """An item's neighbours are divided by how many users had the item, to this power."""
+    """Exponent of the normalisation by the number of users of the item."""
     neighbour_power: float = 0.2
-    """And by how many had the neighbour, to this power: 0.5 of both is the cosine."""
+    """Exponent of the normalisation by the number of users of the neighbour; 0.5 for both gives the cosine."""
     decay: float = 0.8
-    """Weight of an item of the history against the one after it: the last counts most. 1 makes a set of it."""
+    """Weight of each item of the history relative to the next one, so that recent items count more; 1 weighs all items
+    equally."""
     neighbours: int = 0
-    """Neighbours kept of each item, the nearest; 0 keeps all."""
+    """Number of nearest neighbours kept for each item; 0 keeps all."""
 
     def __post_init__(self) -> None:
         check_range(self, user_power=0, popularity_power=0, neighbour_power=0, neighbours=0)
@@ -46,13 +47,13 @@ class ItemKNNSettings:
 
 
 def co_occurrence(sequences: Sequences, count: int, s: ItemKNNSettings) -> csr_matrix:
-    """Nearness of item j to item i, [count, count]: the sum over users of both of n_u^-a, divided by n_i^b and n_j^c;
-    0 to itself."""
+    """Similarity of item j to item i, [count, count]: the sum of n_u^-a over the users of both, divided by n_i^b and
+    n_j^c; the diagonal is 0."""
     from scipy.sparse import csr_matrix, diags
 
     owner = np.repeat(np.arange(len(sequences)), np.diff(sequences.bounds))
     had = csr_matrix((np.ones(len(owner)), (owner, sequences.items)), shape=(len(sequences), count))
-    had.data[:] = 1  # had twice is had
+    had.data[:] = 1  # repeated interactions count once
     items, users = np.asarray(had.sum(axis=1)).ravel(), np.maximum(np.asarray(had.sum(axis=0)).ravel(), 1)
     near = (had.T @ diags(items**-s.user_power) @ had).tocsr()
     near = (diags(users**-s.popularity_power) @ near @ diags(users**-s.neighbour_power)).tocsr()
@@ -75,7 +76,7 @@ def nearest_only(near: csr_matrix, count: int) -> csr_matrix:
 
 
 class ItemKNN(Recommender):
-    """Ranks items by their nearness to those of the history, summed."""
+    """Ranks items by the sum of their similarities to the items of the history."""
 
     Settings = ItemKNNSettings
     search_settings = frozenset({"decay"})
@@ -100,7 +101,7 @@ class ItemKNN(Recommender):
         return self.settings.decay ** np.arange(length - 1, -1, -1, dtype=np.float64)
 
     def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
-        """What each item of the history adds."""
+        """Contribution of each item of the history."""
         parts = self.near[history][:, rows].toarray() * self._weights(len(history))[:, None]
         names = [document.doc_id for document in self.documents.rows(history.tolist())]
         return [

@@ -1,9 +1,8 @@
-"""NCI: a decoder whose output weights follow what it has written (Wang et al., 2022, Neural Corpus Indexer).
+"""NCI: a decoder whose output weights depend on the prefix (Wang et al., 2022, Neural Corpus Indexer).
 
-Codes are paths in a tree of k-means clusters, so a token means something else after every prefix. The prefix-aware
-weight-adaptive decoder gives each level its own tokens and its own output weights, and lets a small network that
-reads the prefix change those weights before they are used. Spans of the document, its title and its sentences are
-trained on as if they were queries.
+Codes are paths in a tree of k-means clusters, so a token has a different meaning after every prefix. The prefix-aware
+weight-adaptive decoder has separate tokens and output weights for each level, and adapts these weights by a small
+network that reads the prefix. Spans of the document, its title and its sentences are used as training queries.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from callslip.training.losses import code_cross_entropy
 
 @dataclass(frozen=True)
 class NCISettings(GenerativeSettings, TunedEncoderSettings, HistoryQuerySettings, SavedCodesSettings):
-    """NCI's own: the tree, the adaptive decoder, and the consistency of two passes."""
+    """Settings of NCI: the tree, the adaptive decoder, and the consistency loss."""
 
     pseudo_queries: tuple[str, ...] = ("title", "sentences", "spans")
     """Parts of each document used as pseudo-queries: title, lead, sentences, spans, keywords; empty for none. Spans are
@@ -41,7 +40,7 @@ class NCISettings(GenerativeSettings, TunedEncoderSettings, HistoryQuerySettings
     width: int = 32
     """Tokens per level."""
     length: int | None = None
-    """Levels; none chooses as many as leave about `leaf` documents to a code."""
+    """Number of levels; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
     adaptor_width: int = 64
@@ -79,9 +78,9 @@ def adapted_logits(hidden: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, 
 
 
 def contrastive_consistency(first: Tensor, second: Tensor, temperature: float = 1.0) -> Tensor:
-    """Section 3.4: two passes over the same example are nearer (cosine) than passes over others, [B, D] each.
+    """Section 3.4: contrastive loss (cosine) that pulls together two passes [B, D] over the same example.
 
-    For each of the 2B rows, cross-entropy of its other pass among the 2B - 1 other rows; the mean.
+    The mean over the 2B rows of the cross-entropy of the row's other pass among the 2B - 1 other rows.
     """
     if first.shape != second.shape or first.dim() != 2:
         raise ValueError(f"two passes of shapes {tuple(first.shape)} and {tuple(second.shape)}")
@@ -92,8 +91,7 @@ def contrastive_consistency(first: Tensor, second: Tensor, temperature: float = 
 
 
 def divergence_consistency(first: Tensor, second: Tensor) -> Tensor:
-    """The mean of both Kullback-Leibler divergences between the predictions of two passes, logits [B, K]; the mean
-    over the batch."""
+    """Symmetric Kullback-Leibler divergence between the predictions of two passes, logits [B, K]; batch mean."""
     if first.shape != second.shape or first.dim() != 2:
         raise ValueError(f"two passes of shapes {tuple(first.shape)} and {tuple(second.shape)}")
     p, q = first.log_softmax(-1), second.log_softmax(-1)
@@ -105,7 +103,7 @@ def divergence_consistency(first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass
 class PrefixState:
-    """The decoder's state, and what the prefix network knows of each beam, [B, beams, adaptor width]."""
+    """The decoder's state, and the prefix network's state of each beam, [B, beams, adaptor width]."""
 
     decoder: State
     prefix: Tensor
@@ -119,7 +117,7 @@ class PrefixState:
 
 
 class PrefixAwareWriter(CodeWriter):
-    """A code writer whose heads are adapted by the prefix, which a recurrent cell reads beside the decoder."""
+    """A code writer whose heads are adapted to the prefix, which a recurrent cell reads in parallel to the decoder."""
 
     def __init__(
         self, input_dim: int, widths: Sequence[int], *, adaptor_width: int = 64, adaptor_rank: int = 4, **shape: Any
@@ -137,7 +135,7 @@ class PrefixAwareWriter(CodeWriter):
         )
         for (
             adaptor
-        ) in self.adaptors:  # training begins with heads as they are; `right` must not be zero, or `left` stays so
+        ) in self.adaptors:  # start without adaptation; `right` must not be zero, or `left` would get no gradient
             for name in ("scale", "left"):
                 nn.init.zeros_(adaptor[name].weight)  # type: ignore[index]
                 nn.init.zeros_(adaptor[name].bias)  # type: ignore[index]
@@ -152,14 +150,14 @@ class PrefixAwareWriter(CodeWriter):
         return logits
 
     def before(self, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """What the prefix network knows before anything is written: the query, [B, adaptor width]."""
+        """Initial state of the prefix network, from the query, [B, adaptor width]."""
         if mask is None:
             return torch.tanh(self.opening(memory.mean(dim=1)))
         seen = mask.unsqueeze(-1).to(memory.dtype)
         return torch.tanh(self.opening((memory * seen).sum(dim=1) / seen.sum(dim=1).clamp(min=1)))
 
     def read_token(self, prefix: Tensor, tokens: Tensor, level: int) -> Tensor:
-        """What it knows after a token of `level` was written: [n, adaptor width] and [n] -> [n, adaptor width]."""
+        """State of the prefix network after a token of `level`: [n, adaptor width] and [n] -> [n, adaptor width]."""
         return self.cell(self.prefix_tokens[level](self.token_index(tokens, level)), prefix)
 
     def logits(self, hidden: Tensor, prefix: Tensor, level: int) -> Tensor:

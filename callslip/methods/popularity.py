@@ -1,4 +1,4 @@
-"""Popularity: what most users had, the same for everybody. The floor that every recommender must rise above."""
+"""Popularity: the most frequent items, the same for every user. The baseline that every recommender must beat."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COUNTS = "counts.npy"
 
 @dataclass(frozen=True)
 class PopularitySettings:
-    """Nothing to set."""
+    """No settings."""
 
 
 class Popularity(Recommender):
-    """Ranks items by how often they occur in the training histories."""
+    """Ranks items by their frequency in the training histories."""
 
     Settings = PopularitySettings
     counts: np.ndarray

@@ -1,9 +1,9 @@
 """RecForest: several balanced trees of the items, and a model for each that reads a history and writes the next item's
 path (Feng et al., 2022).
 
-Items are parted into K even clusters by their vectors, each of these again, until every item has a path of its own.
-Whatever lies at the edge of a cluster in one tree lies well inside one in another, so an item's score is the sum of the
-probabilities that the trees give its paths.
+Items are split into K balanced clusters by their vectors, and each cluster again, until every item has its own path. An
+item on the boundary of a cluster in one tree is inside a cluster of another, so the score of an item is the sum of the
+probabilities of its paths in all trees.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tree(GenerativeRetriever):
         if self.settings.codes_from is not None or (
             isinstance(self.reader, HistoryReader) and not self.reader.has_texts
         ):
-            return super().assign(documents, vectors)  # it refuses: nothing tells which item is near
+            return super().assign(documents, vectors)  # raises: without vectors there is no nearest item
         nearest = (vectors @ np.asarray(self.vectors).T).argmax(axis=1)
         return self.identifiers.in_row_order()[1][nearest]
 
@@ -84,7 +84,7 @@ class RecForest(Ensemble):
 
     def merged(self, rankings: list[Found], explain: bool) -> Found:
         scores: dict[int, list[float]] = defaultdict(list)
-        first: dict[int, int] = {}  # where items share their paths, a tree has put the more similar one first
+        first: dict[int, int] = {}  # items that share a path are in order of similarity
         trees: dict[int, dict[str, Any]] = defaultdict(dict)
         for part, found in zip(self.parts, rankings, strict=True):
             for place, row in enumerate(map(int, found.rows)):
@@ -102,7 +102,7 @@ class RecForest(Ensemble):
         )
 
     def _first_paths(self) -> np.ndarray:
-        """The path of every row in the first tree, which is what a hit shows, whichever tree found it."""
+        """The path of every row in the first tree, which hits show whichever tree found them."""
         table = cast(Tree, self.parts[0]).identifiers
         if self._paths is None or self._paths[0] is not table:
             self._paths = (table, table.in_row_order()[1])
@@ -110,6 +110,5 @@ class RecForest(Ensemble):
 
 
 def summed(scores: list[float], trees: int) -> float:
-    """The log of the mean over trees of what their scores are the log of; a tree that did not reach the item gives
-    it nothing."""
+    """Log of the mean probability over trees; a tree that did not reach the item contributes 0."""
     return float(np.logaddexp.reduce(scores) - np.log(trees))

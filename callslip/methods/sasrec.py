@@ -1,8 +1,8 @@
 """SASRec: a dense recommender (Kang and McAuley, 2018). A causal transformer reads the history; its state after the
 last item is compared with every item by inner product.
 
-Trained on all places of a history at once: each state against the item that came next. With `queries=set` the history
-has no order, and the state of the set is trained against each item that was left out of it.
+Training uses all positions of a history at once: each state predicts the next item. With `queries=set` the history is
+unordered, and the state of the set predicts each left-out item.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VECTORS = "vectors.npy"
 
 @dataclass(frozen=True)
 class SASRecSettings(EncoderSettings, ScheduleSettings, HistorySettings):
-    """SASRec's own: how histories are read."""
+    """Settings of SASRec: histories and negatives."""
 
     queries: Literal["sequence", "set"] = "sequence"
     """Histories as a sequence (next-item recommendation) or as a set (general recommendation)."""
@@ -48,7 +48,7 @@ class SASRecSettings(EncoderSettings, ScheduleSettings, HistorySettings):
 
 
 def next_items(encoder: HistoryEncoder, histories: Tensor) -> tuple[Tensor, Tensor]:
-    """Of whole histories [B, T]: the state before each item but the first, [n, D], and the row of that item, [n]."""
+    """From whole histories [B, T]: the state before each item except the first, [n, D], and the item's row, [n]."""
     numbers = histories[:, :-1]
     seen = histories[:, 1:] > 0
     return encoder.states(numbers, numbers > 0)[seen], histories[:, 1:][seen] - 1
@@ -62,7 +62,7 @@ class SASRec(Recommender):
     settings: SASRecSettings
     model: HistoryEncoder
     vectors: np.ndarray
-    """Of the items' texts, or of who had them if they have none."""
+    """Vectors of the items' texts, or of their users if they have no texts."""
     shape: HistoryShape
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:

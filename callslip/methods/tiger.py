@@ -1,7 +1,7 @@
 """TIGER: codes by RQ-VAE of the items' texts, and a model that reads a history and writes the next item's code
 (Rajput et al., 2023).
 
-One more level tells items of the same code apart, so that a code is an item and the model's order of codes is the
+An extra level distinguishes items with the same code, so that a code is an item and the model's order of codes is the
 ranking. On a corpus of texts it writes the code of the document that answers a query.
 """
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TIGERSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
-    """TIGER's own: the codes."""
+    """Settings of TIGER: the codes."""
 
     width: int = 256
-    """Codewords of each of the RQ-VAE's levels."""
+    """Number of codewords in each level of the RQ-VAE."""
     length: int = 3
-    """Levels of the RQ-VAE."""
+    """Number of levels of the RQ-VAE."""
     collisions: Literal["level", "bucket"] = "level"
     """Items of the same code: distinguished by one more `level`, as in the paper, or left in one `bucket` and
     ranked."""
@@ -50,7 +50,7 @@ class TIGERSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedC
 
 
 class TIGER(GenerativeRetriever):
-    """RQ-VAE codes, and a history that writes them."""
+    """RQ-VAE codes, and a model that writes the next item's code."""
 
     Settings = TIGERSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 8, "decoder_width": 128}}
@@ -67,7 +67,8 @@ class TIGER(GenerativeRetriever):
         return np.concatenate([codes, places(codes, self.settings.width)[:, None].astype(codes.dtype)], axis=1)
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
-        """New items share the whole code of the nearest item with their tokens: the model wrote no other place."""
+        """New items share the full code of the nearest item with the same RQ-VAE tokens, since the model never learned
+        to write another last token."""
         codes = super().assign(documents, vectors)
         if self.settings.collisions == "bucket":
             return codes
@@ -82,6 +83,5 @@ class TIGER(GenerativeRetriever):
         return int(self.identifiers.codes[same][int(np.argmax(self.vectors[rows] @ vector)), -1])
 
     def new_model(self, widths: Sequence[int], with_end: bool = False) -> None:
-        """A model for all tokens that there may ever be: the RQ-VAE may give a new item a token that no item has
-        yet."""
+        """A model for all possible tokens, since the RQ-VAE may assign a new item a token that no item has yet."""
         super().new_model([self.settings.width] * len(widths), with_end)

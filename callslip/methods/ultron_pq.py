@@ -17,7 +17,7 @@ from callslip.settings import check_range
 
 @dataclass(frozen=True)
 class UltronPQSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
-    """Ultron's own: how the vector is split."""
+    """Settings of Ultron: the product quantiser."""
 
     width: int = 32
     """Centroids of each sub-vector: tokens per level."""

@@ -1,1 +1,1 @@
-"""What every part needs of the machine: devices, seeds, threads, progress, signals, and files that survive a crash."""
+"""Runtime services: devices, seeds, threads, progress bars, signals, and crash-safe files."""

@@ -1,8 +1,8 @@
-"""The user's word. A saved index may come from a stranger, so what its manifest asks for beyond its own folder, a
-database to log in to or a model to download, needs the consent of the person who opens it.
+"""The user's consent. A saved index may be untrusted, so anything its manifest needs outside its own folder, such as a
+database to connect to or a model to download, requires the consent of the user who opens it.
 
-Consent is the same name given by the user: in an environment variable (several are separated by spaces), or by
-`trust`, which the command line's options and the arguments of `callslip.load` call.
+The user consents by giving the same name: in an environment variable (several are separated by spaces), or by `trust`,
+which the command line's options and the arguments of `callslip.load` call.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _from_manifests: set[str] = set()
 
 
 def trust(kind: str, name: str) -> None:
-    """Take the user's word for a name, for the rest of this process."""
+    """Trust a name for the rest of this process."""
     _trusted[kind].add(name.strip())
 
 
 def trusts(kind: str, name: str) -> bool:
-    """Whether the user named it, too."""
+    """Whether the user has given this name."""
     given = os.environ.get(kind, "").strip()
     return name.strip() in {given, *given.split(), *_trusted[kind]}
 
 
 def check_store(path: object, address: str) -> None:
-    """Refuse an address that only a manifest gives: connecting would send the user's credentials there."""
+    """Reject an address that comes only from a manifest: connecting would send the user's credentials there."""
     if not trusts(STORE, address):
         raise CallslipError(
-            f"{path} keeps its documents in another place, {address!r}, and connecting there may send your password",
+            f"{path} keeps its documents at {address!r}, and connecting to it may send your password",
             f"If you trust this address, name it: --store {address!r}, or the environment variable {STORE}.",
         )
 
 
 def remember_manifest(settings: Mapping[str, Any]) -> None:
-    """Note every text among the settings of a manifest: none of them may cause a download by itself."""
+    """Record all strings in the settings of a manifest: none of them may cause a download without consent."""
     for value in settings.values():
         if isinstance(value, str):
             _from_manifests.add(value)
@@ -52,5 +52,5 @@ def remember_manifest(settings: Mapping[str, Any]) -> None:
 
 
 def may_download(name: str) -> bool:
-    """Whether a model may be fetched: the user chose it, or a manifest did and the user agreed."""
+    """Whether a model may be downloaded: the user chose it, or a manifest did and the user consented."""
     return name not in _from_manifests or trusts(HUB, name)

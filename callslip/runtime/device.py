@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Choice of the compute device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def best_device(device: str | None = None) -> torch.device:
-    """The device asked for, or the best there is: CUDA, then Apple's MPS, then the CPU."""
+    """The requested device, or the best available one: CUDA, then Apple's MPS, then the CPU."""
     import torch
 
     if device is not None:
@@ -20,7 +20,7 @@ def best_device(device: str | None = None) -> torch.device:
             return torch.device(device)
         except (RuntimeError, AssertionError, NotImplementedError, ValueError):
             raise BadSetting(
-                f"there is no device {device!r} here", "Use one that this machine has, or none for the best there is."
+                f"device {device!r} is not available", "Use a device of this machine, or none for the best available."
             ) from None
     if torch.cuda.is_available():
         return torch.device("cuda")

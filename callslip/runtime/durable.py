@@ -1,7 +1,7 @@
-"""Files that survive: written whole, synced, and only then given their name.
+"""Crash-safe files: written completely, synced, and only then renamed to their final name.
 
-All that we write ourselves and must not lose goes through `system`, seven calls in all, so that a test can record
-them, cut them short or let them fail. SQLite and PostgreSQL look after their own files.
+All files that must not be lost are written through `system`, seven calls in all, so that tests can record them, cut
+them short or make them fail. SQLite and PostgreSQL manage their own files.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 
 DRAFT = ".new-"
-"""How the name of something unfinished begins. Whoever opens a folder removes what a crash has left of such."""
+"""Name prefix of unfinished files, which are deleted when their folder is next opened."""
 
 
 class System:
     """The calls that change a disk."""
 
     def create(self, path: Path) -> int:
-        """Open a new file for writing; its descriptor."""
+        """Open a new file for writing, and return its descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Write some of the data; how much."""
+        """Write some of the data, and return how many bytes."""
         return os.write(descriptor, data)
 
     def write_at(self, descriptor: int, data: bytes, offset: int) -> None:
@@ -40,11 +40,11 @@ class System:
         os.fsync(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or folder another name, in place of a file of that name."""
+        """Rename a file or folder, replacing an existing file."""
         os.replace(old, new)  # noqa: PTH105  (one place for all such calls)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder with all that is in it."""
+        """Remove a file, or a folder with its contents."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -58,7 +58,7 @@ system = System()
 
 
 class Writer:
-    """What is written to a new file, as a file object for `np.save` and the like."""
+    """File object for writing a new file, for `np.save` and the like."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -75,7 +75,7 @@ class Writer:
         return size
 
     def entry(self) -> dict[str, Any]:
-        """Size and SHA-256 of what was written, as a manifest has them."""
+        """Size and SHA-256 of the written data, in the form of a manifest entry."""
         return {"sha256": self._digest.hexdigest(), "bytes": self.bytes}
 
 
@@ -84,7 +84,7 @@ Fill = Callable[[Writer], Any]
 
 
 def write(path: Path, contents: bytes | Fill) -> dict[str, Any]:
-    """Write and sync a new file; its size and hash, of what was meant rather than of what reached the disk."""
+    """Write and sync a new file; return the size and checksum of the data, not of what reached the disk."""
     descriptor = system.create(path)
     try:
         writer = Writer(descriptor)
@@ -99,7 +99,7 @@ def write(path: Path, contents: bytes | Fill) -> dict[str, Any]:
 
 
 def replace(path: Path, contents: bytes | Fill) -> dict[str, Any]:
-    """Write a file in the place of an earlier one: at any moment one of the two is there, whole."""
+    """Atomically replace a file: at any moment, either the old or the new one exists in full."""
     draft = path.with_name(f"{DRAFT}{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         entry = write(draft, contents)
@@ -114,7 +114,7 @@ def replace(path: Path, contents: bytes | Fill) -> dict[str, Any]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Give a folder to `write` into that is called `target` once it is complete. There must be none of that name."""
+    """A temporary folder to `write` into, renamed to `target` when complete. `target` must not exist."""
     draft = target.with_name(f"{DRAFT}{target.name}-{uuid.uuid4().hex[:8]}")
     system.make_folder(draft)
     try:
@@ -130,7 +130,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable."""
-    if os.name == "nt":  # a folder cannot be opened there, and its names are journalled
+    if os.name == "nt":  # Windows cannot open folders, and journals their entries
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -140,9 +140,9 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what an interrupted write has left."""
+    """Remove the leftovers of interrupted writes."""
     for path in folder.glob(f"{DRAFT}*"):
-        with suppress(OSError):  # somebody else removes it too, or we may not; it does no harm
+        with suppress(OSError):  # removed by another process, or not permitted; harmless
             system.remove(path)
 
 
@@ -160,7 +160,7 @@ def sha256_of(path: Path) -> str:
 
 
 def problem_with(path: Path, entry: dict[str, Any]) -> str:
-    """How a file differs from what was written; empty if it does not."""
+    """How a file differs from its manifest entry; empty if it does not."""
     if not path.is_file():
         return "the file is missing"
     size = path.stat().st_size

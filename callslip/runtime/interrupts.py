@@ -1,7 +1,7 @@
-"""Signals that wait until no library is being loaded.
+"""Signal handlers that are deferred while a module is being imported.
 
-Ctrl-C raises an exception wherever the program happens to be. Inside the loading of a library that is partly compiled
-code (torch) that can end the whole process with an abort, and nobody is told how to go on.
+Ctrl-C raises an exception wherever the program happens to be. During the import of a library with compiled code
+(torch), that can abort the whole process, without a message on how to continue.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
 AGAIN = 0.05
-"""Seconds until a signal that came too early is given again."""
+"""Seconds until a deferred signal is delivered again."""
 
 
 def outside_imports(handler: Handler) -> Handler:
-    """The handler, called when no import is under way but those that were when this was called."""
+    """The handler, deferred while any import started after this call is in progress."""
     before = _imports(sys._getframe())
 
     def careful(number: int, frame: FrameType | None) -> None:
@@ -33,7 +33,7 @@ def outside_imports(handler: Handler) -> Handler:
 
 
 def _imports(frame: FrameType | None) -> int:
-    """How many frames of the import system are on the stack."""
+    """Number of frames of the import system on the stack."""
     found = 0
     while frame is not None:
         found += frame.f_code.co_filename.startswith("<frozen importlib")

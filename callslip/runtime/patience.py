@@ -1,7 +1,7 @@
-"""How long to wait for another process that holds a lock, and who is told of the waiting.
+"""Timeout for locks held by another process, and notification of the wait.
 
-A command waits for minutes and says so; a request to a server has a deadline. Both use the same locks, so the patience
-is a property of the caller's context, not of the lock.
+A command waits for minutes and prints a message; a request to a server has a deadline. Both use the same locks, so the
+timeout belongs to the caller's context, not to the lock.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from callslip.errors import CallslipError
 STEP = 0.05
 """Seconds between two attempts to take a lock."""
 QUIET = 1.0
-"""Seconds of waiting before anybody is told."""
+"""Seconds of waiting before a message is printed."""
 
 
 class Locked(CallslipError):
-    """Another process has held a lock for longer than the caller wanted to wait. Nothing was changed."""
+    """Another process held a lock beyond the caller's timeout. Nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ _current: ContextVar[Patience] = ContextVar("patience", default=Patience())  # n
 
 @contextmanager
 def patience(seconds: float, tell: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-    """Wait at most so long for every lock that is taken inside; `tell` gets a line once it takes over a second."""
+    """Set the timeout of every lock taken inside the block; `tell` gets a message if the wait exceeds a second."""
     token = _current.set(Patience(seconds, tell))
     try:
         yield
@@ -44,7 +44,7 @@ def patience(seconds: float, tell: Callable[[str], None] = lambda text: None) ->
 
 
 def wait_for(take: Callable[[], bool], what: str) -> None:
-    """Call `take` until it succeeds; `Locked` when patience ends."""
+    """Call `take` until it succeeds; raises `Locked` after the timeout."""
     current, began, told = _current.get(), time.monotonic(), False
     while not take():
         waited = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, silence elsewhere."""
+"""Progress bars for long work, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def interactive() -> bool:
-    """Whether somebody is watching standard error."""
+    """Whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 
@@ -40,7 +40,7 @@ def bar(transient: bool = True) -> Any:
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items, showing how many are done."""
+    """Yield the items, with a progress bar."""
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
     with bar() as progress:

@@ -1,4 +1,4 @@
-"""Seeds: the one place that seeds torch's RNG."""
+"""The only place that seeds torch's RNG."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run a block under a seed, on every device, and give the caller's RNG states back afterwards."""
+    """Seed the RNGs of all devices for a block, and restore the caller's RNG states afterwards."""
     import torch
 
-    # `manual_seed` seeds every device, so every device's state has to be saved, not the CPU's alone.
+    # `manual_seed` seeds every device, so the state of every device must be saved, not only the CPU's.
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""Threads of a search: few, and asleep when there is nothing to do.
+"""Threads of a search: few, and sleeping instead of spinning while idle.
 
-OpenMP's threads spin while they wait for each other. Beside another busy process they wait for a core that is taken,
-and a search takes 2 to 70 times as long. So the command line tells OpenMP to sleep instead, before torch is loaded
-(afterwards it is too late), and short texts are encoded by one thread, which two would hardly hasten.
+OpenMP's threads spin while they wait for each other. If another process keeps a core busy, they wait for that core, and
+a search takes 2 to 70 times as long. The command line therefore makes OpenMP's threads sleep, before torch is imported
+(afterwards it is too late), and short texts are encoded by one thread, since a second would hardly help.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SHORT_SPIN = "10000"
-"""Turns of a waiting loop, some tens of microseconds: training has many short parallel parts, and sleeping after each
-made a step a quarter longer."""
+"""Spin count in training, some tens of microseconds: training has many short parallel sections, and sleeping after each
+made a step 25% slower."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -23,7 +23,7 @@ _before = 0
 
 
 def prepare(*, searching: bool) -> bool:
-    """Choose how OpenMP's threads wait, unless the user has chosen; says whether it was in time."""
+    """Set how OpenMP's threads wait, unless the user has; returns whether it was in time."""
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         return True
     if "torch" in sys.modules:
@@ -37,7 +37,7 @@ def prepare(*, searching: bool) -> bool:
 
 @contextmanager
 def one() -> Iterator[None]:
-    """Let torch compute with one thread. Others may be inside at the same time; the last one out restores."""
+    """Limit torch to one thread for a block. Blocks may overlap in several threads; the last to exit restores it."""
     import torch
 
     global _inside, _before

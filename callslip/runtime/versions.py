@@ -1,4 +1,4 @@
-"""What was used: versions of Python and of the packages that can change a result, and the kind of machine."""
+"""Versions of Python and of the packages that can affect results, and the platform."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("numpy", "torch", "transformers", "ir-measures", "pytrec-eval-terrie
 
 
 def versions() -> dict[str, str]:
-    """Read from the installed packages' records: importing torch for its version would cost seconds."""
+    """Versions from package metadata, since importing torch for its version would take seconds."""
     found = {"callslip": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,1 +1,1 @@
-"""Search: what a hit is, filters, beam search over the code trie, exact scoring."""
+"""Search: hits, beam search over the code trie, exact search, nearest neighbours and BM25."""

@@ -1,8 +1,8 @@
-"""Beam search over the trie of sorted codes: the model may only write codes that exist.
+"""Constrained beam search over the trie of sorted codes: the model can only write codes that exist.
 
-Batched over queries, on the model's device. A beam is a node of the trie, so its children are a range and no prefix
-is ever walked again; only they are scored. A beam that writes END is finished: it is set aside and leaves its place
-to another. Ties are broken by node, that is by code, so the same scores always give the same list.
+Search is batched over queries and runs on the model's device. A beam is a node of the trie, so its children are a
+range, prefixes are never traversed again, and only children are scored. A beam that writes END is finished: it is set
+aside and frees its slot. Ties are broken by node, that is by code, so search is deterministic.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class CodeModel(Protocol):
-    """What search needs from a model: two verbs. Log-probabilities are a tensor [queries, beams, outputs of the
-    level], whose last output is END where codes may be short, or an object that scores the children it is asked
-    for. `advance` changes the state; exact search also wants `state.fork()`, a copy that can be advanced alone."""
+    """The interface that search needs from a model. Log-probabilities are a tensor [queries, beams, outputs of the
+    level], whose last output is END if codes may be short, or an object that scores the requested children. `advance`
+    changes the state; exact search also needs `state.fork()`, an independent copy."""
 
     def start(self, queries: Any) -> tuple[Any, Tensor | ChildScores]: ...
     def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor | ChildScores: ...
@@ -50,7 +50,7 @@ class Beams:
 
 @dataclass
 class _Places:
-    """Beams of all queries, [queries, beams]; node -1 marks a place with no beam."""
+    """Beams of all queries, [queries, beams]; node -1 marks an empty slot."""
 
     node: Tensor
     total: Tensor
@@ -58,17 +58,17 @@ class _Places:
 
 @dataclass
 class _Level:
-    """What was chosen at a level, [queries, chosen], and which of it went on: enough to trace codes back."""
+    """The candidates chosen at a level, [queries, chosen], and which of them continue: back-pointers of the codes."""
 
-    parents: Tensor  # places of the level before
+    parents: Tensor  # slots of the previous level
     tokens: Tensor
     gains: Tensor
-    onward: Tensor | None = None  # [queries, places]: which of the chosen; none if all
+    onward: Tensor | None = None  # [queries, slots]: indices among the chosen; None if all continue
 
 
 @dataclass
 class _Ended:
-    """Codes that are finished: where they stand among the chosen of their level, with leaf node and score."""
+    """Finished codes: their indices among the chosen of their level, with leaf node and score."""
 
     level: int
     chosen: Tensor
@@ -87,13 +87,13 @@ def beam_search(
 ) -> list[Beams]:
     """The `beam` best codes for each query.
 
-    `live` says which nodes may be entered: what `Trie.live` gives, for all, or a list of one (or None) for each query.
-    `renormalise` makes the probabilities of the children that may be entered add up to 1 at every node; None does so
-    where the model's scores are not log-probabilities. With a `FreeTree` instead of a trie the search is
+    `live` restricts the nodes that may be visited: the masks of `Trie.live`, for all queries, or a list with one (or
+    None) per query. `renormalise` normalises the probabilities over the allowed children of every node; None does so
+    only if the model's scores are not log-probabilities. With a `FreeTree` instead of a trie the search is
     unconstrained, and may write codes that no document has.
     """
     if beam < 1:
-        raise BadSetting(f"a beam of {beam}", "Keep at least one code.")
+        raise BadSetting(f"the beam size is {beam}", "Use at least 1.")
     if not len(queries):
         return []
     with torch.inference_mode():
@@ -121,7 +121,7 @@ def beam_search(
                 finished, places = _set_aside(places, chosen, beam, last)
                 finished.level, finished.leaf = level, tree.leaf(level, finished.leaf)
                 ended.append(finished)
-            if last or not places.node.shape[1]:  # all are finished, or a mask lets no code through
+            if last or not places.node.shape[1]:  # all beams are finished, or the mask allows no code
                 break
             parents, tokens = chosen.parents, chosen.tokens
             if chosen.onward is not None:
@@ -133,8 +133,8 @@ def beam_search(
 def _grow(
     tree: Tree, level: int, places: _Places, step: ChildScores, beam: int, renormalise: bool
 ) -> tuple[_Places, _Level]:
-    """The best children of all beams of each query. Where a code may end here, up to `beam` more: those that end
-    will not need a place."""
+    """The best children of all beams of each query. If codes may end at this level, up to `beam` more, since finished
+    beams need no slot."""
     size, before = places.node.shape
     owner, child, token = tree.expand(level, places.node)
     gain = step.of(owner, token)
@@ -144,7 +144,7 @@ def _grow(
     wanted = 2 * beam if tree.may_end(level) and level + 1 < tree.length else beam
     values, index = best_candidates(score, child, owner // before if size > 1 else None, size, wanted)
     parents, node = owner[index], tree.arrive(child, index)
-    if size > 1:  # a query may have fewer candidates than another
+    if size > 1:  # queries may have different numbers of candidates
         parents = parents - torch.arange(0, size * before, before, device=owner.device)[:, None]
         empty = values == -torch.inf
         parents, node = parents.masked_fill_(empty, 0), node.masked_fill_(empty, -1)
@@ -152,8 +152,8 @@ def _grow(
 
 
 def _set_aside(places: _Places, chosen: _Level, beam: int, last: bool) -> tuple[_Ended, _Places]:
-    """Separate the beams that are finished (END within the best `beam`, or anything at the last level) from those
-    that go on, of which the best `beam` are kept."""
+    """Separate the finished beams (END within the best `beam`, or any token at the last level) from those that
+    continue, of which the best `beam` are kept."""
     here = torch.arange(places.node.shape[1], device=places.node.device).expand_as(places.node)
     if last:
         return _Ended(0, here, places.node, places.total), places
@@ -173,7 +173,7 @@ def _set_aside(places: _Places, chosen: _Level, beam: int, last: bool) -> tuple[
 
 
 def _trace(levels: list[_Level], ended: list[_Ended], length: int, beam: int) -> list[Beams]:
-    """Codes and their scores by level, from the last token back to the first, as one list for each query."""
+    """Reconstruct codes and their scores per level by back-pointers; one list per query."""
     parts = [_trace_back(levels, one, length) for one in ended if one.leaf.shape[1]]
     if not parts:
         none = np.zeros((len(levels[0].tokens), 0), np.float32)

@@ -1,7 +1,8 @@
-"""Beam search for one query on a CPU, in NumPy: the same list as `beam.py` gives.
+"""Beam search for a single query on a CPU, in NumPy, with the same results as `beam.py`.
 
-A step of a small decoder takes about a millisecond, and thirty torch calls on a few hundred candidates a third of
-that. It is for codes of one length and log-probabilities of whole levels; anything else goes the general way.
+A step of a small decoder takes about a millisecond, and the thirty torch calls of `beam.py` on a few hundred candidates
+a third of that. This version handles codes of equal length and log-probabilities of whole levels; `beam.py` handles the
+rest.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from callslip.search.trees import LevelMasks, Tree
 
 STEEP = 4.0
-"""How much likelier (in log) the first beam must be than the middle one for the last level to be grown by halves."""
+"""Minimum difference in log-probability between the first and the middle beam to expand the last level in halves."""
 FEW = 8
-"""Half a beam of fewer is not worth a call of its own."""
+"""Minimum size of half a beam to be worth a separate call."""
 
 Advance = Callable[[Any, Tensor, Tensor], Any]
 
@@ -38,18 +39,18 @@ class _Level:
 
     nodes: np.ndarray
     totals: np.ndarray
-    parents: np.ndarray  # places of the level before
+    parents: np.ndarray  # slots of the previous level
     tokens: np.ndarray
     gains: np.ndarray
 
     def part(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Parents and tokens of some places, as a model takes them."""
+        """Parents and tokens of a range of slots, as the model expects them."""
         some = slice(start, stop)
         return torch.from_numpy(self.parents[some])[None], torch.from_numpy(self.tokens[some])[None]
 
 
 def is_single(tree: Tree, step: ChildScores) -> bool:
-    """Whether one query is asked, on a CPU, of a trie whose codes have one length."""
+    """Whether this is a single query on a CPU, and all codes of the trie have the same length."""
     return (
         step.queries == 1
         and isinstance(step, DenseScores)
@@ -83,7 +84,7 @@ def search_one(
         levels.append(grown)
         if watch is not None:
             watch(level, torch.from_numpy(grown.nodes)[None], torch.from_numpy(grown.totals)[None])
-        if not len(grown.nodes):  # a mask lets no code through
+        if not len(grown.nodes):  # the mask allows no code
             break
     return _trace(levels, trie.length)
 
@@ -91,7 +92,7 @@ def search_one(
 def _grow(
     trie: Trie, live: LevelMasks | None, level: int, before: _Level | None, values: np.ndarray, beam: int
 ) -> _Level:
-    """The best children of the first places of a level, as many as `values` [places, outputs] speaks of."""
+    """The best children of the first slots of a level, one for each row of `values` [slots, outputs]."""
     if before is None:
         child = np.arange(len(trie.tokens[0]))
         owner = np.zeros_like(child)
@@ -112,9 +113,9 @@ def _grow(
 
 
 def _best(total: np.ndarray, child: np.ndarray, n: int) -> np.ndarray:
-    """The places of the n highest, highest first, ties by node."""
+    """Indices of the n highest totals, in descending order, ties by node."""
     most = min(n + 1, len(total))
-    if len(total) > 8 * most:  # NaN counts as highest, and is seen below
+    if len(total) > 8 * most:  # NaN sorts as highest, and is detected below
         some = np.argpartition(total, -most)[-most:]
         order = some[total[some].argsort()[::-1]]
     else:
@@ -127,7 +128,7 @@ def _best(total: np.ndarray, child: np.ndarray, n: int) -> np.ndarray:
 
 
 def _is_steep(totals: np.ndarray) -> bool:
-    """Whether the worse half of the beams is so much less likely that it will hardly be needed."""
+    """Whether the worse half of the beams is so unlikely that it will rarely be needed."""
     half = len(totals) // 2
     return half >= FEW and float(totals[0] - totals[half]) > STEEP
 
@@ -135,13 +136,13 @@ def _is_steep(totals: np.ndarray) -> bool:
 def _grow_by_halves(
     advance: Advance, state: Any, trie: Trie, live: LevelMasks | None, before: _Level, beam: int
 ) -> _Level:
-    """The last level, with the better half of the beams first. A code is never likelier than its beginning, so those of
-    the worse half whose beginnings are below the worst code that was kept need not be advanced at all."""
+    """Expand the last level, better half of the beams first. A code is never more likely than its prefix, so beams of
+    the worse half that score below the worst code kept so far are not advanced at all."""
     level, half = trie.length - 1, len(before.nodes) // 2
     first = _written(advance, state.fork(), before, 0, half)
     grown = _grow(trie, live, level, before, first, beam)
     least = grown.totals[-1] if len(grown.totals) == beam else -np.inf
-    upto = half + int((before.totals[half:] >= least - 1e-5).sum())  # a little less, for rounding's sake
+    upto = half + int((before.totals[half:] >= least - 1e-5).sum())  # tolerance for rounding
     if upto == half:
         return grown
     rest = _written(advance, state, before, half, upto)
@@ -149,18 +150,18 @@ def _grow_by_halves(
 
 
 def _written(advance: Advance, state: Any, before: _Level, start: int, stop: int) -> np.ndarray:
-    """The next level's log-probabilities after some places of a level, [places, outputs]."""
+    """The next level's log-probabilities for a range of slots, [slots, outputs]."""
     scores: np.ndarray = advance(state, *before.part(start, stop)).numpy()[0]
     return scores
 
 
 def _trace(levels: list[_Level], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Codes and their scores by level, from the last token back to the first."""
+    """Reconstruct codes and their scores per level by back-pointers."""
     last = levels[-1]
     at = np.flatnonzero(last.totals > -np.inf)
     nodes, totals = last.nodes[at], last.totals[at]
     gains, codes = np.empty((len(at), length), np.float32), np.empty((len(at), length), np.int64)
-    for level in reversed(range(len(levels))):  # fewer than `length` only if there is nothing
+    for level in reversed(range(len(levels))):  # fewer than `length` only if no code was found
         one = levels[level]
         gains[:, level], codes[:, level] = one.gains[at], one.tokens[at]
         at = one.parents[at]

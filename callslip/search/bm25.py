@@ -1,4 +1,4 @@
-"""BM25 over a list of texts, by the bm25s library: the baseline's index, and where hard negatives come from."""
+"""BM25 over a list of texts, with the bm25s library: for the baseline and for hard negatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callslip.errors import BadSetting, IndexCorrupt, UnknownName
 
 
 class WordIndex:
-    """Texts scored by the words that they share with a query."""
+    """BM25 scores of texts for a query."""
 
     def __init__(
         self,
@@ -28,19 +28,19 @@ class WordIndex:
         self._bm25: Any = None
 
     def index(self, texts: list[str]) -> WordIndex:
-        """Make these the texts that are scored."""
+        """Index the texts to be scored."""
         import bm25s
 
         self._bm25 = bm25s.BM25(k1=self.k1, b=self.b, method=self.formula)
         tokens = self.tokenize(texts)
-        # bm25s cannot index a corpus without a single word; one that nobody can type stands in.
+        # bm25s cannot index a corpus without any words; use a placeholder that no query can contain.
         if not any(tokens):
             tokens = [["\x00"], *tokens[1:]]
         self._bm25.index(tokens, show_progress=False)
         return self
 
     def tokenize(self, texts: Sequence[str]) -> list[list[str]]:
-        """The stems that count, of each text."""
+        """The stems of each text, without stop words."""
         import bm25s
         import Stemmer
 
@@ -59,7 +59,7 @@ class WordIndex:
             raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
 
     def known(self, tokens: Sequence[str]) -> list[str]:
-        """Those stems that occur in the index."""
+        """The stems that occur in the index."""
         return [token for token in tokens if token in self._bm25.vocab_dict]
 
     def scores(self, tokens: list[str]) -> np.ndarray:
@@ -69,7 +69,7 @@ class WordIndex:
         return self._bm25.get_scores(tokens)
 
     def scores_of(self, queries: Sequence[str]) -> Iterator[np.ndarray]:
-        """The score of every text, query by query."""
+        """The scores of all texts, one array per query."""
         for tokens in self.tokenize(queries):
             yield self.scores(self.known(tokens))
 

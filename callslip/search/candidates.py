@@ -1,4 +1,4 @@
-"""From codes to documents: the buckets of the beams, and their documents in one list."""
+"""From codes to documents: merges the buckets of the beams into one list."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of all documents in the buckets of the beams, and for each the number of its beam. No bucket is left out
-    because those before it are full: that is for the ranking to say."""
+    """Rows of all documents in the buckets of the beams, with the index of each one's beam. All buckets are included;
+    truncation is left to the ranking."""
     bounds = identifiers.trie().below[-1]
-    known = np.flatnonzero(beams.nodes >= 0)  # an unconstrained search may write codes that nobody has
+    known = np.flatnonzero(beams.nodes >= 0)  # an unconstrained search may write codes that no document has
     leaves = beams.nodes[known]
     first, last = bounds[leaves], bounds[leaves + 1]
     counts = last - first
@@ -29,8 +29,8 @@ def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) 
 
 
 def sizes(beams: Beams, identifiers: Identifiers, alive: np.ndarray) -> np.ndarray:
-    """How many documents that are `alive` (by row) bear the code of each beam; 1 where nobody does. A filter changes
-    nothing: it hides documents, and makes none that are left likelier."""
+    """Bucket size of each beam, counting only documents that are `alive` (by row); at least 1. Filters are ignored:
+    hiding documents must not make the others more likely."""
     _, beam = candidates(beams, identifiers, alive)
     return np.maximum(np.bincount(beam, minlength=len(beams.nodes)), 1)
 
@@ -38,9 +38,9 @@ def sizes(beams: Beams, identifiers: Identifiers, alive: np.ndarray) -> np.ndarr
 def merged(
     rows: np.ndarray, beam: np.ndarray, scores: np.ndarray | None, similarity: np.ndarray, limit: int | None = None
 ) -> tuple[np.ndarray, int]:
-    """The order of the candidates: by score, or by their code's place among the beams if there are no scores; then by
-    similarity, then by row. Of each bucket, the documents beyond the `limit` most similar come after all others, so
-    that one crowded bucket cannot fill the list. Also says how many are within their bucket's limit."""
+    """The order of the candidates: by score, or by the rank of their beam if there are no scores; then by similarity,
+    then by row. In each bucket, documents beyond the `limit` most similar come after all others, so that a large bucket
+    cannot fill the list. Also returns the number of candidates within their bucket's limit."""
     first = beam if scores is None else -scores
     order = np.lexsort((rows, -similarity, first))
     if limit is None:
@@ -48,6 +48,6 @@ def merged(
     inside = np.lexsort((rows, -similarity, beam))
     starts = np.searchsorted(beam[inside], beam[inside])
     place = np.empty(len(rows), np.int64)
-    place[inside] = np.arange(len(rows)) - starts  # among the documents of its bucket
+    place[inside] = np.arange(len(rows)) - starts  # rank within the bucket
     beyond = place[order] >= limit
     return order[np.argsort(beyond, kind="stable")], int((~beyond).sum())

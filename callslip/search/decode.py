@@ -1,4 +1,4 @@
-"""Let a model write its best codes: by beam search, or exactly."""
+"""Decoding: find a model's best codes by beam search, or exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from callslip.search.trees import LevelMasks
 
 ROWS = 4096
-"""Beams that are advanced at once: more would take memory and gain no speed."""
+"""Maximum number of beams advanced at once; more would take memory without gaining speed."""
 
 
 def best_codes(
@@ -27,8 +27,8 @@ def best_codes(
     *,
     exact: bool = False,
 ) -> list[Beams]:
-    """The n best codes for each query (a tensor of vectors). A model whose scores do not depend on what it wrote
-    before, and that therefore has a `table`, can be searched exactly at the price of a lookup."""
+    """The n best codes for each query (a tensor of vectors). A model with a `table`, whose scores do not depend on
+    earlier tokens, is searched exactly at the cost of a lookup."""
     found: list[Beams] = []
     with torch.inference_mode():
         if exact and not hasattr(model, "table"):

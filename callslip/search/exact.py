@@ -1,8 +1,8 @@
-"""Exact search: the best codes of all, with nothing lost to a beam.
+"""Exact search: the best codes overall, without the pruning of a beam.
 
-For a model whose scores do not depend on what was written before, one pass over the levels scores every code. For
-any other, the trie is searched depth first, most likely children first, and a branch is left as soon as it cannot
-hold anything better than what was found: a code is never likelier than its beginning.
+If the model's scores do not depend on earlier tokens, one pass over the levels scores every code. Otherwise the trie is
+searched depth first, most likely children first, with branch and bound: a code is never more likely than its prefix, so
+a branch that cannot improve on the results so far is skipped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def table_search(
 ) -> list[Beams]:
     """The n best codes by the sum over levels of a table's entries, exactly.
 
-    `tables[l]` is [queries, outputs of level l]; where codes may be short, the last output is END. With `leaves`, the
-    code of every leaf as [leaves, L] and none of them short, a query costs L gathers and nothing is worked out anew.
+    `tables[l]` is [queries, outputs of level l]; if codes may be short, the last output is END. With `leaves`, the
+    codes of all leaves as [leaves, L], none of them short, a query costs only L gathers.
     """
     found = []
     for query in range(len(tables[0])):
@@ -55,15 +55,15 @@ def _gathered(gains: list[np.ndarray], leaves: np.ndarray) -> np.ndarray:
 
 
 def _leaf_totals(gains: list[np.ndarray], trie: Trie) -> np.ndarray:
-    """The summed score of every code: each level adds to its parents' sums, so shared prefixes are added once."""
+    """The total score of every code: each level adds to its parents' totals, so shared prefixes are summed once."""
     totals = np.zeros(1, np.float32)
     for level, (gain, tokens) in enumerate(zip(gains, trie.tokens, strict=True)):
-        own = gain[tokens]  # END, -1, is the last output
+        own = gain[tokens]  # END (-1) is the last output
         if level:
             parents = trie.parents(level)
             totals = totals[parents]
             if tokens.dtype != np.uint8:
-                own = np.where((tokens < 0) & (trie.tokens[level - 1][parents] < 0), 0, own)  # it ended before
+                own = np.where((tokens < 0) & (trie.tokens[level - 1][parents] < 0), 0, own)  # the code ended earlier
         totals = totals + own
     return totals
 
@@ -78,13 +78,13 @@ def exact_search(
     renormalise: bool | None = None,
     chunk: int = 64,
 ) -> Beams:
-    """The n best codes for one query (a batch of one), whatever a beam would have pruned.
+    """The n best codes for one query (a batch of one), without a beam's pruning.
 
-    Scores must be log-probabilities; where they are not, or with `renormalise`, they are made so at each node. At most
-    `chunk` nodes are advanced at once, so memory does not grow with the corpus.
+    Scores that are not log-probabilities are normalised at each node, as all are with `renormalise`. At most `chunk`
+    nodes are advanced at once, so memory does not grow with the corpus.
     """
     if n < 1 or len(query) != 1:
-        raise BadSetting(f"the {n} best codes of {len(query)} queries", "Ask for at least one code of one query.")
+        raise BadSetting(f"{n} codes requested for {len(query)} queries", "Request at least one code for one query.")
     with torch.inference_mode():
         state, first = model.start(query)
         step = as_scores(first)
@@ -118,20 +118,20 @@ class _DepthFirst:
 
     @property
     def bar(self) -> float:
-        """A beginning less likely than this cannot lead to one of the n best; a little less, for rounding's sake."""
+        """Lower bound: a prefix less likely than this cannot lead to one of the n best; with tolerance for rounding."""
         return float(self.best.scores[-1]) - 1e-5 if len(self.best.scores) == self.n else -np.inf
 
     def visit(
         self, level: int, state: Any, node: Tensor, total: Tensor, gains: Tensor, tokens: Tensor, step: ChildScores
     ) -> None:
-        """Look at all children of some nodes of the level before, and go on below them."""
+        """Visit all children of some nodes of the previous level, and recurse."""
         owner, child, token = self.tree.expand(level, node[None])
         gain = step.of(owner, token)
         if self.renormalise:
             gain = gain - log_sum(gain, owner, len(node))[owner]
         totals = total[owner] + gain
         check_numbers(totals)
-        possible = totals > -torch.inf  # as in beam search, a code that cannot be is not found
+        possible = totals > -torch.inf  # as in beam search, impossible codes are not returned
         gains = torch.cat([gains[owner], gain[:, None]], dim=1)
         tokens = torch.cat([tokens[owner], token[:, None]], dim=1)
         last = level + 1 == self.tree.length
@@ -143,7 +143,7 @@ class _DepthFirst:
         on = on[totals[on].argsort(descending=True, stable=True)]
         for at in range(0, len(on), self.chunk):
             some = on[at : at + self.chunk]
-            some = some[totals[some] >= self.bar]  # it may have risen since
+            some = some[totals[some] >= self.bar]  # the bound may have risen since
             if not len(some):
                 break
             if self.watch is not None:

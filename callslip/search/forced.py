@@ -1,4 +1,4 @@
-"""Forced writing: what a model gives each token of one code, whether or not a search would have come that far."""
+"""Forced decoding: a model's score for each token of a given code, whether or not a search would have reached it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def forced_scores(
     model: CodeModel, query: Any, trie: Trie, code: Sequence[int], live: LevelMasks | None = None
 ) -> np.ndarray:
-    """Log-probability of each token of `code` [L], END included, given those before; 0 after END.
+    """Log-probability of each token of `code` [L], END included, given its prefix; 0 after END.
 
-    `query` is a batch of one. Where a search would renormalise over the children that may be entered, so does this.
+    `query` is a batch of one. Probabilities are renormalised over the allowed children whenever a search would do so.
     """
     if len(query) != 1 or len(code) != trie.length:
         raise BadSetting(f"{len(query)} queries and a code of {len(code)} tokens for codes of {trie.length}")
@@ -42,7 +42,7 @@ def forced_scores(
                 gain = gain - log_sum(gain, owner, 1)[owner]
             found = (token == wanted).nonzero().view(-1)
             if not len(found):
-                raise BadSetting(f"no code begins with {list(code[: level + 1])}, or a mask closes it")
+                raise BadSetting(f"no code has the prefix {list(code[: level + 1])}, or a mask excludes it")
             gains[level] = float(gain[found[0]])
             if wanted < 0 or level + 1 == trie.length:
                 break

@@ -1,4 +1,4 @@
-"""Hits: what a search returns, and how buckets of documents become a list of them."""
+"""Hits, the results of a search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Hit:
-    """A found document: its id, score, rank from 1, the code that the model wrote for it (if any), and why."""
+    """A result: its doc_id, score, rank from 1, the code that the model wrote for it (if any), and an explanation."""
 
     doc_id: str
     score: float

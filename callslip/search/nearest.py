@@ -1,4 +1,4 @@
-"""The nearest vectors: all of them compared, or a faiss graph walked where there are more than a million."""
+"""Nearest-neighbour search: brute force, or a faiss HNSW graph for more than a million vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Nearest:
         neighbours: int = 32,
         effort: int = 128,
     ) -> None:
-        """`neighbours` and `effort` are for the graph: links per vector, and candidates kept while building it."""
+        """`neighbours` and `effort` are the graph's links per vector, and its number of candidates in construction."""
         self.vectors = vectors
         self._graph: Any = None
         if index == "faiss" or (index == "auto" and len(vectors) > EXACT_UP_TO):
@@ -37,7 +37,7 @@ class Nearest:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and inner products of the k best for each query; rows outside the mask are never returned.
 
-        `effort` is for the graph: candidates kept while walking it.
+        `effort` is the number of candidates in a search of the graph.
         """
         if self._graph is not None:
             return self._walk(queries, k, mask, effort)
@@ -71,7 +71,7 @@ def _graph_of(vectors: np.ndarray, neighbours: int, effort: int) -> Any:
 
 
 def inner_products(queries: np.ndarray, documents: np.ndarray, block: int = 256) -> Iterator[np.ndarray]:
-    """Yield one vector of inner products per query. On an accelerator if there is one, a block at a time."""
+    """Yield one vector of inner products per query, computed in blocks, on an accelerator if there is one."""
     import torch
 
     from callslip.runtime.device import best_device
@@ -88,7 +88,7 @@ def best_rows(scores: np.ndarray, k: int, mask: np.ndarray | None = None) -> np.
     rows = np.arange(len(scores)) if mask is None else np.flatnonzero(mask)
     values = scores[rows]
     if k < len(rows):
-        # Everything above the k-th value, and of its ties the first rows: argpartition alone would pick any.
+        # All rows above the k-th value, then its ties in row order; argpartition alone would pick arbitrary ties.
         threshold = np.partition(values, len(values) - k)[len(values) - k]
         above = np.flatnonzero(values > threshold)
         ties = np.flatnonzero(values == threshold)[: k - len(above)]

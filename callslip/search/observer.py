@@ -1,7 +1,7 @@
-"""A look over the shoulder of a search: somebody may watch each level as it is written, and may end the search.
+"""Observers of a search: a callback sees each level as it is decoded, and may abort the search.
 
-A server uses it to stop searches that nobody waits for any more, and to tell where a document fell out of the beam. A
-search that nobody watches pays one look at a context variable.
+The server uses it to abort searches whose client has gone, and to find out where a document fell out of the beam.
+Without an observer, the overhead is one lookup of a context variable.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Watch = Callable[[int, "Tensor", "Tensor"], None]
-"""Called with a level, the nodes that were chosen there [queries, beams] (-1: none) and the scores of their prefixes.
-Whatever it raises ends the search."""
+"""Callback with a level, the nodes chosen at it [queries, beams] (-1: none) and the scores of their prefixes. An
+exception aborts the search."""
 
 _watch: ContextVar[Watch | None] = ContextVar("callslip_search_watch", default=None)
 
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Let `watch` see every level of the searches inside, in this thread or task."""
+    """Call `watch` at every level of the searches inside the block, in this thread or task."""
     token = _watch.set(watch)
     try:
         yield
@@ -32,5 +32,5 @@ def watched(watch: Watch) -> Iterator[None]:
 
 
 def current() -> Watch | None:
-    """Who watches the searches of this thread or task."""
+    """The observer of the searches in this thread or task, or None."""
     return _watch.get()

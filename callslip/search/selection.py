@@ -1,4 +1,4 @@
-"""The best candidates of each query, chosen alike on every machine."""
+"""Deterministic top-k selection of each query's candidates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from callslip.errors import CallslipError
 
 
 def best_candidates(score: Tensor, key: Tensor, query: Tensor | None, size: int, n: int) -> tuple[Tensor, Tensor]:
-    """For each query the n best candidates, best first, ties by key: scores [size, m] and positions in `score`.
-    Candidates are given query after query; places that stay empty have score -inf and position 0."""
+    """The n best candidates of each query, best first, ties by key: scores [size, m] and positions in `score`.
+    Candidates are ordered by query; unused slots have score -inf and position 0."""
     if query is None:
         starts = None
         table, keys = score[None], key[None]
@@ -24,7 +24,7 @@ def best_candidates(score: Tensor, key: Tensor, query: Tensor | None, size: int,
         keys = None
     most = min(n + 1, table.shape[1])
     values, index = torch.topk(table, most, dim=1)
-    # Scores that fall from place to place need no second look, which is what nearly every search has.
+    # Strictly descending scores have no ties to break, which is the case in nearly every search.
     if most < 2 or not bool((values[:, :-1] > values[:, 1:]).all()):
         check_numbers(values)
         if bool(((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any()):
@@ -42,14 +42,14 @@ def best_candidates(score: Tensor, key: Tensor, query: Tensor | None, size: int,
 
 
 def check_numbers(scores: Tensor) -> None:
-    """A NaN would be sorted somewhere, and the list would look like any other."""
+    """Reject NaN scores, which would be sorted arbitrarily and go unnoticed."""
     if bool(scores.isnan().any()):
-        raise CallslipError("the model's scores are not numbers", "Its training went wrong: fit again.")
+        raise CallslipError("the model's scores are NaN", "Its training diverged: fit again.")
 
 
 def log_sum(gain: Tensor, owner: Tensor, count: int) -> Tensor:
     """log of the sum of exp(gain) over the candidates of each owner."""
     highest = gain.new_full((count,), -torch.inf).scatter_reduce_(0, owner, gain, "amax")
-    highest = highest.masked_fill_(highest == -torch.inf, 0)  # an owner whose children are all impossible
+    highest = highest.masked_fill_(highest == -torch.inf, 0)  # all children of the owner are impossible
     total = gain.new_zeros(count).index_add_(0, owner, (gain - highest[owner]).exp())
     return total.masked_fill_(total == 0, 1).log() + highest

@@ -1,4 +1,4 @@
-"""What a search may write next: the children of nodes in a trie (on the model's device), or any token at all."""
+"""The tokens a search may write next: the children of trie nodes (on the model's device), or any token."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
 
 LevelMasks = Sequence[np.ndarray]
-"""One boolean array per level: which nodes may be entered."""
+"""One boolean array per level: which nodes may be visited."""
 
 
 class Tree(Protocol):
-    """The children of nodes. `node` is [queries, beams], with -1 for a place without a beam."""
+    """The children of nodes. `node` is [queries, beams], with -1 for an empty slot."""
 
     @property
     def length(self) -> int: ...
@@ -32,19 +32,19 @@ class Tree(Protocol):
         """Whether a token of this level can be END."""
 
     def expand(self, level: int, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All children at `level` of nodes of the level before, query after query: the flat place of the parent, a
-        key that orders candidates of one query by code, and the token."""
+        """All children at `level` of nodes of the previous level, query by query: the flat index of the parent, a key
+        that orders candidates of one query by code, and the token."""
 
     def arrive(self, key: Tensor, index: Tensor) -> Tensor:
-        """The nodes of the candidates at `index`, [queries, beams], given the keys of all."""
+        """The nodes of the candidates at `index`, [queries, beams], from the keys of all candidates."""
 
     def leaf(self, level: int, node: Tensor) -> Tensor:
-        """The node of the last level that a finished beam has; -1 if there is no trie."""
+        """The last-level node of finished beams; -1 if there is no trie."""
 
 
 @dataclass(frozen=True)
 class FreeTree:
-    """No trie: every token may follow every other, so the search may write codes that no document has."""
+    """No trie: every token may follow every prefix, so the search may write codes that no document has."""
 
     widths: tuple[int, ...]
     with_end: bool = False
@@ -57,7 +57,7 @@ class FreeTree:
         return self.with_end
 
     def expand(self, level: int, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A node is the rank of its prefix among the beams of its query: enough to order their children by code."""
+        """A node is the rank of its prefix among the query's beams, which suffices to order children by code."""
         lowest = -1 if self.with_end else 0
         tokens = torch.arange(lowest, self.widths[level], device=node.device)
         places = (node.reshape(-1) >= 0).nonzero().view(-1)
@@ -73,7 +73,7 @@ class FreeTree:
 
 
 class DeviceTrie:
-    """A trie's arrays as tensors; on a CPU they are the same memory, mapped files included."""
+    """A trie's arrays as tensors; on a CPU they share memory with the arrays, even memory-mapped ones."""
 
     def __init__(self, trie: Trie, device: torch.device) -> None:
         self.length = trie.length
@@ -83,11 +83,11 @@ class DeviceTrie:
         self.tokens = [_tensor(array, device) for array in trie.tokens]
         self.bases = [_tensor(offsets.bases, device) for offsets in trie.below]
         self.rest = [_tensor(offsets.rest, device) for offsets in trie.below]
-        # END is -1, which levels in unsigned bytes cannot hold.
+        # END is -1, which a level of unsigned bytes cannot contain.
         self.ends = [bool((array == -1).any()) if array.dtype != np.uint8 else False for array in trie.tokens]
 
     def bounds(self, level: int, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the children of nodes of a level begin and stop."""
+        """Start and stop of the ranges of the nodes' children."""
         shift = BLOCK.bit_length() - 1
         after = node + 1
         bases, rest = self.bases[level], self.rest[level]
@@ -95,7 +95,7 @@ class DeviceTrie:
 
 
 class TrieTree:
-    """Children in a trie, as far as masks let them be entered: one mask for all queries, or one for each."""
+    """Children in a trie, restricted by one mask for all queries, or one mask per query."""
 
     def __init__(
         self, trie: DeviceTrie, live: Sequence[LevelMasks | None] | None, queries: int, device: torch.device
@@ -128,7 +128,7 @@ class TrieTree:
         else:
             first, last = self.trie.bounds(level - 1, flat.clamp(min=0) if self.queries > 1 else flat)
             counts = last - first
-            if self.queries > 1:  # one query has no empty places
+            if self.queries > 1:  # a single query has no empty slots
                 counts.masked_fill_(flat < 0, 0)
             ends = counts.cumsum(0)
             owner = torch.repeat_interleave(counts)
@@ -153,7 +153,7 @@ class TrieTree:
         return key[index]
 
     def leaf(self, level: int, node: Tensor) -> Tensor:
-        """END goes on as a chain of single children down to the last level."""
+        """Follow the chain of END nodes down to the last level."""
         for above in range(level, self.length - 1):
             down = self.trie.bounds(above, node.clamp(min=0))[0]
             node = torch.where(node < 0, node, down)
@@ -166,14 +166,14 @@ _ON_DEVICE: WeakKeyDictionary[Trie, dict[torch.device, DeviceTrie]] = WeakKeyDic
 def tree_of(
     trie: Trie | FreeTree, device: torch.device, live: LevelMasks | Sequence[LevelMasks | None] | None, queries: int
 ) -> Tree:
-    """The tree that a search walks. A trie's tensors are made once per device."""
+    """The tree that a search traverses. A trie's tensors are created once per device."""
     if isinstance(trie, FreeTree):
         if live is not None:
-            raise BadSetting("a search without a trie has no nodes that a mask could close", "Leave out `live`.")
+            raise BadSetting("a mask needs a trie", "Leave out `live`.")
         return trie
     masks = live
     if live is not None and len(live) and isinstance(live[0], np.ndarray):
-        masks = [cast(LevelMasks, live)]  # as Trie.live gives it: one mask for all queries
+        masks = [cast(LevelMasks, live)]  # the result of Trie.live: one mask for all queries
     if masks is not None and len(masks) not in (1, queries):
         raise BadSetting(f"{len(masks)} masks for {queries} queries", "Give one for all, or one (or None) for each.")
     kept = _ON_DEVICE.setdefault(trie, {})
@@ -183,15 +183,15 @@ def tree_of(
 
 
 def check_fit(model: object, tree: Tree) -> None:
-    """Refuse a tree that the model cannot write, as far as it says what it can."""
+    """Reject a tree that does not match the model's `length` and `with_end`, if the model has them."""
     length = getattr(model, "length", tree.length)
     if length != tree.length:
-        raise BadSetting(f"codes of {tree.length} levels for a model that writes {length}")
+        raise BadSetting(f"the codes have {tree.length} levels, and the model writes {length}")
     if not getattr(model, "with_end", True) and any(tree.may_end(level) for level in range(tree.length)):
-        raise BadSetting("some codes are short, and the model has no output for their end", "Make it with_end=True.")
+        raise BadSetting("some codes are short, and the model has no END output", "Create it with with_end=True.")
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")  # nobody writes into it
+        warnings.filterwarnings("ignore", message=".*not writable.*")  # the tensor is never written to
         return torch.from_numpy(array).to(device)

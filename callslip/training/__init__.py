@@ -1,1 +1,1 @@
-"""Training: the one loop, the losses that two papers share, batches and negatives."""
+"""Training: the loop, checkpoints, shared losses, batches and negatives."""

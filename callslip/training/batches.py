@@ -1,4 +1,4 @@
-"""Batches: which examples, in which order. Deterministic by seed and epoch."""
+"""Sampling of batches, deterministic by seed and epoch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def shuffled(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[np.
 
 
 def steps(count: int, batch_size: int) -> int:
-    """How many batches `shuffled` gives."""
+    """Number of batches of `shuffled`."""
     return -(-count // batch_size)
 
 
 def by_length(lengths: np.ndarray, batch_size: int, seed: int, epoch: int, window: int = 32) -> Iterator[np.ndarray]:
-    """As `shuffled`, with examples of like length together, so that little of a batch is padding.
+    """Like `shuffled`, but batches contain examples of similar length, to reduce padding.
 
-    Only within a `window` of batches are examples put in order; the window's batches then come in random order.
+    Examples are sorted only within a `window` of batches, whose batches are then shuffled.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
@@ -36,11 +36,11 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int, epoch: int, windo
 def by_group(
     groups: np.ndarray, texts: Sequence[np.ndarray], batch_size: int, seed: int, epoch: int, rounds: int = 1
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Documents of the same group beside one another, each with one of its texts drawn at random: (documents, texts).
+    """Batches of documents of the same group, each with one of its texts sampled at random: (documents, texts).
 
-    `groups` [N] says which group a document is in, `texts` which text numbers are its own; documents without any are
-    left out. In each round every document comes once, groups in random order: a batch holds a group, or several whole
-    ones, and never a document twice.
+    `groups` [N] is the group of each document, `texts` its text numbers; documents without texts are left out. Every
+    document occurs once per round, with groups in random order: a batch contains one group, or several whole groups,
+    and never the same document twice.
     """
     rng = np.random.default_rng([seed, epoch])
     own = np.flatnonzero([len(some) > 0 for some in texts])
@@ -53,17 +53,17 @@ def by_group(
 
 
 class Members:
-    """Which items are in which group, to draw from a few groups at a time."""
+    """Items by group, to sample from a few groups at a time."""
 
     def __init__(self, groups: np.ndarray) -> None:
-        """`groups` [N] numbers them from 0."""
+        """`groups` [N] holds group numbers from 0."""
         self.order = np.argsort(groups, kind="stable")
         self.sizes = np.bincount(groups)
         self.starts = np.cumsum(self.sizes) - self.sizes
 
     def draw(self, count: int, piece: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` items, `piece` of one group after the other: groups come up as often as they have items, and so does
-        every item."""
+        """Sample `count` items, `piece` from each of a series of groups. Groups are sampled in proportion to their
+        size, so all items are equally likely."""
         groups = rng.choice(len(self.sizes), -(-count // piece), p=self.sizes / self.sizes.sum())
         each = np.repeat(groups, piece)[:count]
         return self.order[self.starts[each] + rng.integers(0, self.sizes[each])]

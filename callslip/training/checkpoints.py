@@ -1,15 +1,15 @@
-"""Checkpoints: a fit that was killed goes on where it was, to the same weights bit for bit. No pickle.
+"""Checkpoints: a fit that was killed resumes where it stopped, and ends with bit-identical weights. No pickle.
 
-A folder of checkpoints belongs to one fit: one method, its settings, one corpus, one version of torch and of us. In it
-every save is a folder of its own, synced before it gets its name, so that a save cut short is no save:
+A checkpoint folder belongs to one fit: a method, its settings, a corpus, and the versions of torch and callslip. Each
+checkpoint is a subfolder that is synced before it is renamed to its final name, so that an interrupted one is ignored:
 
-    run.json                        whose checkpoints these are
-    phase-NAME-000120/              after step 120 of the phase; the last two are kept, of a finished phase the last
+    run.json                        the fit that the checkpoints belong to
+    phase-NAME-000120/              after step 120 of the phase; the last two are kept, or the last of a finished phase
         weights.safetensors  optimizer.safetensors  chance.safetensors  position.json
-    kept-NAME/                      what `remember` was given
+    kept-NAME/                      arrays stored by `remember`
 
-A fit is a straight line of phases and of what is made between them. A resumed fit walks the line again: finished phases
-give their weights, their part of the log and the random state that they left behind.
+A fit is a sequence of phases and intermediate results. A resumed fit runs the same sequence: finished phases restore
+their weights, their part of the log, and the RNG state at their end.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ SAVES_KEPT = 2
 
 
 class Stop:
-    """Whether somebody asked the training to stop. All phases and parts of a fit share one."""
+    """A request to stop training, shared by all phases and parts of a fit."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.waiting = False
-        """Whether a phase will see the request at its next step."""
+        """Whether a phase is running, which will check for the request at its next step."""
 
     def request(self, number: int, frame: FrameType | None = None) -> None:
-        """A signal handler: a phase saves first; between phases, or when asked twice, we stop at once."""
+        """Signal handler: a phase saves before it stops; between phases, or at the second signal, stop immediately."""
         again, self.signal = self.signal is not None, number
         if again or not self.waiting:
             raise KeyboardInterrupt
 
     @contextmanager
     def on_signals(self, remedy: str) -> Iterator[None]:
-        """Let SIGTERM and Ctrl-C stop the fit. What then comes out is `TrainingStopped` with the remedy."""
+        """Let SIGTERM and Ctrl-C stop the fit, which then raises `TrainingStopped` with the remedy."""
         handler = outside_imports(self.request)
         before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -63,20 +63,20 @@ class Stop:
             raise TrainingStopped(stopped.problem, remedy, signal=stopped.signal) from None
         except KeyboardInterrupt:
             number = self.signal or signal.SIGINT
-            raise TrainingStopped("the fit was stopped between two saves", remedy, signal=number) from None
+            raise TrainingStopped("the fit was stopped between two checkpoints", remedy, signal=number) from None
         finally:
             for number, earlier in before.items():
                 signal.signal(number, earlier)
 
 
 class Checkpoints:
-    """Where a fit saves its state, and finds it again with `resume`."""
+    """The folder where a fit saves its state, and from which `resume` restores it."""
 
     def __init__(
         self, folder: str | Path, *, every: float = 60.0, resume: bool = False, again: str | None = None
     ) -> None:
-        """`every`: seconds between saves inside a phase; its end is always saved. `again`: a phase ("level 2") that a
-        resumed fit does again, with all that follows it; settings may be others from there on."""
+        """`every`: seconds between checkpoints within a phase; the end of a phase is always saved. `again`: a phase
+        ("level 2") that a resumed fit repeats, with all later phases; their settings may change."""
         self.folder, self.every, self.resume, self.again = Path(folder), every, resume or again is not None, again
         self.stop = Stop()
         self._afresh = False
@@ -85,23 +85,23 @@ class Checkpoints:
         self._began, self._before = time.perf_counter(), 0.0
 
     def spent(self) -> float:
-        """Seconds of this fit up to now; those of an earlier run of it count up to the save that was taken up."""
+        """Duration of the fit in seconds, including that of earlier runs up to the checkpoint it resumed from."""
         return self._before + time.perf_counter() - self._began
 
-    # Whose checkpoints these are.
+    # Ownership of the folder.
 
     def exist(self) -> bool:
-        """Whether there is an earlier fit to resume, or to overwrite."""
+        """Whether there is an earlier fit to resume or to overwrite."""
         return (self.folder / RUN).is_file()
 
     def nothing_saved(self) -> bool:
-        """Whether the folder holds no more than whose it is, and whose its parts are."""
+        """Whether the folder has no checkpoints yet, only `run.json`, its own and those of its parts."""
         return self.folder.is_dir() and all(path.name == RUN for path in self.folder.rglob("*") if path.is_file())
 
     def claim(self, method: str, settings: Mapping[str, Any], corpus: Mapping[str, Any]) -> None:
-        """Begin a fit: resume the one that is there if it is the same, or make place for a new one."""
+        """Begin a fit: resume the fit in the folder if it is the same one, or clear the folder for a new one."""
         ours = {"method": method, "settings": dict(settings), "corpus": dict(corpus), "versions": _versions()}
-        ours = json.loads(json.dumps(ours))  # as it is read back: tuples are lists
+        ours = json.loads(json.dumps(ours))  # as JSON reads it back, with lists for tuples
         self._phases, self._claimed, self._afresh = set(), True, False
         self._began, self._before = time.perf_counter(), 0.0
         if self.resume and self.exist():
@@ -113,7 +113,7 @@ class Checkpoints:
             return
         found = self.folder.iterdir() if self.folder.exists() and not self.exist() else ()
         if not all(map(_is_draft_of_run, found)):
-            raise CallslipError(f"{self.folder} has other files in it", "Choose another folder for checkpoints.")
+            raise CallslipError(f"{self.folder} contains other files", "Choose another folder for checkpoints.")
         try:
             self.remove()
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,11 +121,12 @@ class Checkpoints:
             durable.replace(self.folder / RUN, _json(ours))
         except OSError as error:
             raise CallslipError(
-                f"cannot keep checkpoints in {self.folder}: {error.strerror}", "Free some space, or do without them."
+                f"cannot save checkpoints in {self.folder}: {error.strerror}", "Free some space, or do without."
             ) from None
 
     def remove(self) -> None:
-        """Remove the checkpoints, when the index is saved. Whose they are goes last: a kill leaves what is ours."""
+        """Delete the checkpoints after the index has been saved. `run.json` is deleted last, so an interrupted deletion
+        is still recognised."""
         if not self.exist():
             return
         for path in self.folder.iterdir():
@@ -137,7 +138,7 @@ class Checkpoints:
         durable.system.remove(self.folder)
 
     def part(self, name: str) -> Checkpoints:
-        """The checkpoints of one part of a method made of several."""
+        """The checkpoints of one part of a method that consists of several."""
         inner = Checkpoints(self.folder / f"{PART}{_slug(name)}", every=self.every, resume=self.resume)
         inner.stop = self.stop
         return inner
@@ -154,7 +155,7 @@ class Checkpoints:
             raise CallslipError(f"{path} cannot be read", f"Delete {self.folder} and start again.") from None
         if differ:
             raise CallslipError(
-                f"the checkpoints in {self.folder} are of another fit: {'; '.join(differ)}",
+                f"the checkpoints in {self.folder} belong to another fit: {'; '.join(differ)}",
                 f"Resume with the same method, settings, corpus and versions, or delete {self.folder} and start again.",
             )
 
@@ -162,15 +163,15 @@ class Checkpoints:
         known = sorted({name for place in self.folder.glob("phase-*") if (name := _phase_of(place)) is not None})
         if self.again is not None and not any(self._is_again(name) for name in known):
             listed = ", ".join(known) or "none"
-            raise CallslipError(f"no phase {self.again!r} was trained in {self.folder}", f"Phases there: {listed}.")
+            raise CallslipError(f"{self.folder} has no phase {self.again!r}", f"Available phases: {listed}.")
 
     def _is_again(self, phase: str) -> bool:
         return self.again is not None and (phase == self.again or phase.startswith(f"{self.again}:"))
 
-    # What is made between phases.
+    # Intermediate results.
 
     def remember(self, name: str, **arrays: np.ndarray) -> None:
-        """Keep arrays (codes, codebooks, …) that a resumed fit shall not make again."""
+        """Store arrays (codes, codebooks, …) that a resumed fit need not compute again."""
         from safetensors.numpy import save
 
         from callslip.training.states import chance_now
@@ -180,10 +181,10 @@ class Checkpoints:
         self._save(self.folder / f"kept-{_slug(name)}", {"arrays": save(contents), "chance": chance_now()}, {})
 
     def recall(self, name: str) -> dict[str, np.ndarray] | None:
-        """The arrays that an earlier run of this fit remembered; None if they must be made.
+        """The arrays stored by an earlier run of this fit, or None if they must be computed.
 
-        The random state becomes that of the moment when they were remembered: what is done next has the same chance as
-        if they had been made now.
+        The RNG state at the time of `remember` is restored, so that the rest of the fit draws the same random numbers
+        as if the arrays had just been computed.
         """
         from safetensors.numpy import load
 
@@ -199,17 +200,17 @@ class Checkpoints:
     # Phases.
 
     def enter(self, phase: str) -> None:
-        """Begin a phase. Its name must be new in this fit: a resumed fit knows it by that."""
+        """Begin a phase. Its name must be unique in the fit, since a resumed fit identifies it by name."""
         self._check_claimed()
         if phase in self._phases:
-            raise ValueError(f"two phases of one fit are called {phase!r}: give each a name of its own")
+            raise ValueError(f"duplicate phase {phase!r}: the phases of a fit need unique names")
         self._phases.add(phase)
         self._afresh = self._afresh or self._is_again(phase)
         for save in self._saves(phase) if self._afresh else ():
             durable.system.remove(save)
 
     def latest(self, phase: str) -> tuple[Path, dict[str, Any]] | None:
-        """The last whole save of a phase, and its position. Saves with damaged files are passed over."""
+        """The latest intact checkpoint of a phase, and its position. Corrupt checkpoints are skipped."""
         for place in reversed(self._saves(phase)):
             position = self._taken_up(place)
             if position is not None:
@@ -217,7 +218,7 @@ class Checkpoints:
         return None
 
     def _taken_up(self, place: Path) -> dict[str, Any] | None:
-        """The position of a save, if it is whole, and the clock as it was then."""
+        """The position of a checkpoint, if it is intact; also restores the elapsed time."""
         whole = _read(place)
         if whole is None:
             return None
@@ -225,7 +226,7 @@ class Checkpoints:
         return whole["position"]
 
     def save(self, phase: str, step: int, files: Mapping[str, bytes], position: Mapping[str, Any]) -> None:
-        """Save a phase's state after a step, then let go of older saves."""
+        """Save a phase's state after a step, then delete older checkpoints."""
         place = self.folder / f"phase-{_slug(phase)}-{step:09d}{'-end' if position['finished'] else ''}"
         self._save(place, files, position, phase)
         older = [save for save in self._saves(phase) if save != place]
@@ -238,7 +239,7 @@ class Checkpoints:
 
     def _save(self, place: Path, files: Mapping[str, bytes], position: Mapping[str, Any], phase: str = "") -> None:
         try:
-            durable.system.remove(place)  # an earlier save of the same moment, perhaps a damaged one
+            durable.system.remove(place)  # an earlier checkpoint of the same step, possibly corrupt
             with durable.new_folder(place) as draft:
                 entries = {
                     f"{name}.safetensors": durable.write(draft / f"{name}.safetensors", contents)
@@ -249,16 +250,16 @@ class Checkpoints:
         except OSError as error:
             raise CallslipError(
                 f"the checkpoint {place} could not be written: {error.strerror}",
-                "Free some space and resume: earlier checkpoints are whole.",
+                "Free some space and resume: earlier checkpoints are intact.",
             ) from None
 
     def _check_claimed(self) -> None:
         if not self._claimed:
-            raise ValueError("checkpoints belong to a fit: give them to Retriever.fit, or call claim first")
+            raise ValueError("checkpoints belong to a fit: pass them to Retriever.fit, or call claim first")
 
 
 def _read(place: Path) -> dict[str, Any] | None:
-    """What a save says of itself, if all its files are whole."""
+    """The position of a checkpoint, if all its files are intact."""
     try:
         whole = json.loads((place / POSITION).read_bytes())
         if any(durable.problem_with(place / name, entry) for name, entry in whole["files"].items()):
@@ -269,13 +270,13 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 
 def _phase_of(place: Path) -> str | None:
-    """The name of the phase that a save is of."""
+    """The name of a checkpoint's phase."""
     whole = _read(place)
     return None if whole is None else whole["phase"]
 
 
 class Clock:
-    """Says when it is time for the next save."""
+    """Timer for the next checkpoint."""
 
     def __init__(self, every: float) -> None:
         self.every, self._last = every, time.monotonic()
@@ -288,7 +289,7 @@ class Clock:
 
 
 def _is_draft_of_run(path: Path) -> bool:
-    """Whether this is all that a fit has left which was killed before its folder was known as its own."""
+    """Whether a file is the temporary `run.json` of a fit that was killed before it claimed its folder."""
     return path.name.startswith(f"{durable.DRAFT}{RUN}-")
 
 
@@ -298,7 +299,7 @@ def _versions() -> dict[str, str]:
 
 
 def _difference(key: str, theirs: Any, ours: Any) -> str:
-    """What differs, in words: for settings and versions each one of them."""
+    """Describe a difference; for settings and versions, list each."""
     if not isinstance(theirs, dict) or not isinstance(ours, dict):
         return f"{key} {theirs!r}, not {ours!r}"
     if key == "corpus":
@@ -319,6 +320,6 @@ def _json(value: Any) -> bytes:
 
 
 def _slug(name: str) -> str:
-    """A name as a part of a file's; if letters had to change, with what tells it from others that end up alike."""
+    """A name as part of a file name; if characters were replaced, with a hash suffix to keep it unique."""
     plain = re.sub(r"[^a-z0-9]+", "-", name)
     return plain if plain == name else f"{plain.strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

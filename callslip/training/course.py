@@ -1,4 +1,4 @@
-"""The course of one phase of training: where it is, and how it is saved and resumed."""
+"""The progress of a training phase, and how it is saved and resumed."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class Position:
-    """Where a phase is, between two steps."""
+    """Progress of a phase between two steps."""
 
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch that are behind."""
+    """Number of completed batches of this epoch."""
     step: int = 0
     bad: int = 0
-    """Steps in a row, up to here, that were skipped."""
+    """Number of consecutive skipped steps up to now."""
     skipped: int = 0
     rate: float = 0.0
     count: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    """Of each term over the epoch's `count` good steps."""
+    """Sum of each loss term over the epoch's `count` successful steps."""
     seconds: float = 0.0
-    """Spent on this epoch before the phase was resumed."""
+    """Seconds spent on this epoch before the phase was resumed."""
     records: list[dict[str, Any]] = field(default_factory=list)
     finished: bool = False
 
@@ -44,7 +44,7 @@ class Position:
         self.began: float = time.perf_counter()
 
     def count_step(self, terms: Mapping[str, Tensor] | None) -> None:
-        """Count a step; None for one that was skipped."""
+        """Count a step; `terms` is None if it was skipped."""
         self.step += 1
         self.batch += 1
         if terms is None:
@@ -57,7 +57,7 @@ class Position:
             self.sums[name] = self.sums.get(name, 0.0) + float(value.detach())
 
     def end_epoch(self, phase: str, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """Stand before the next epoch; the record of this one."""
+        """Advance to the next epoch, and return the log record of this one."""
         means = {name: value / max(self.count, 1) for name, value in self.sums.items()}
         seconds = round(self.seconds + time.perf_counter() - self.began, 3)
         record = {"phase": phase, "epoch": self.epoch, **means, "learning_rate": self.rate, "seconds": seconds, **extra}
@@ -71,7 +71,7 @@ class Position:
 
 
 class Course:
-    """A phase's position, with the checkpoints that it is saved to, if any. Use it as a context manager."""
+    """Context manager of a phase: its position, and its checkpoints, if any."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class Course:
             self.checkpoints.stop.waiting = False
 
     def rest_of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches of the epoch that are still to come."""
+        """The remaining batches of the epoch."""
         rest = iter(batches)
         for _ in range(self.position.batch):
             next(rest, None)
-        self._set_chance()  # after the batches, which may have drawn from it
+        self._set_chance()  # after creating the batches, which may have advanced the RNG
         yield from rest
 
     def step_done(self) -> None:
-        """Save if it is time, and stop if somebody asked for it."""
+        """Save if a checkpoint is due, and stop if requested."""
         if self.checkpoints is None:
             return
         asked = self.checkpoints.stop.signal is not None
@@ -127,7 +127,7 @@ class Course:
             self._stop()
 
     def finish(self) -> None:
-        """Save the end of the phase, or take up the random state of an end that was saved."""
+        """Save the end of the phase, or restore the RNG state of an end that was saved before."""
         self._set_chance()
         if self.checkpoints is None or self.position.finished:
             return
@@ -145,7 +145,7 @@ class Course:
         assert self.checkpoints is not None
         at = self.position
         if at.bad or not states.all_finite(self.module):
-            return  # the last good checkpoint is worth more
+            return  # do not replace the last good checkpoint
         files = {"weights": states.weights_of(self.module), "chance": states.chance_now(self.generators)}
         if not at.finished and self.optimizer is not None:
             files["optimizer"] = states.optimizer_of(self.optimizer)

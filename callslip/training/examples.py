@@ -1,4 +1,4 @@
-"""Training examples: queries as a model reads them, each with the row of its document, in batches."""
+"""Training examples in batches: model inputs, each with the row of its document."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, Read
 
 Inputs = np.ndarray | list[list[int]]
-"""Queries as a model reads them: vectors [n, dim], histories of item numbers [n, T], or token ids of each."""
+"""Model inputs: vectors [n, dim], histories of item numbers [n, T], or a list of token ids per query."""
 
 
 class Examples(Protocol):
-    """Batches of examples, each named by numbers."""
+    """Batches of examples, each given as an array of indices."""
 
     inputs: Inputs
     rows: np.ndarray
@@ -28,14 +28,14 @@ class Examples(Protocol):
         """Number of batches in an epoch."""
 
     def order(self, seed: int, epoch: int) -> Iterator[np.ndarray]:
-        """The numbers of each batch."""
+        """The indices of each batch."""
 
     def rows_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The documents of a batch."""
+        """The document rows of a batch."""
 
 
 class TextExamples:
-    """Texts: the numbers of a batch are those of its examples."""
+    """Texts; the indices of a batch are those of its examples."""
 
     def __init__(self, inputs: Inputs, rows: np.ndarray, batch_size: int) -> None:
         self.inputs, self.rows, self.batch_size = inputs, rows, batch_size
@@ -51,10 +51,10 @@ class TextExamples:
 
 
 class HistoryExamples:
-    """Histories of items: the numbers of a batch are those of runs of examples.
+    """Histories of items; the indices of a batch are those of runs of examples.
 
-    Where the decoder reads the one vector of a sequence, consecutive prefixes of a user's sequence form a run, and the
-    longest of them is read for all. Otherwise a run is one example.
+    If the decoder reads a single vector per sequence, consecutive prefixes of a user's sequence form a run, and only
+    the longest is encoded. Otherwise a run is a single example.
     """
 
     def __init__(self, shape: HistoryShape, histories: np.ndarray, rows: np.ndarray, batch_size: int) -> None:
@@ -80,7 +80,7 @@ class HistoryExamples:
         return self.rows[self.examples(numbers)]
 
     def read(self, encoder: HistoryEncoder, numbers: np.ndarray) -> Read:
-        """What the encoder makes of the histories of these runs."""
+        """Encode the histories of these runs."""
         import torch
 
         from callslip.decoders.histories import Read

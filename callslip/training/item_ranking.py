@@ -1,4 +1,4 @@
-"""The loss that trains inner products of histories and items: for every method that reads histories."""
+"""The ranking loss on inner products of histories and items, for every method that reads histories."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from callslip.training.losses import sampled_softmax
 
 
 def ranking_term(read: Read, target: Tensor, items: ItemTable, negatives: int) -> Tensor:
-    """The right item (by row) among random items, or among all of them if `negatives` is 0, by inner product.
+    """Softmax cross-entropy of the target item (by row) against random negatives, or against all items if `negatives`
+    is 0, by inner product.
 
-    Items of a set are not among the wrong ones: a set is a mean of its items and is like each of them, and what it
-    would learn so as not to be is lost for telling other items apart.
+    Members of a set are not used as negatives: a set's vector is a mean of its items and similar to each of them, and
+    pushing it away from them would waste capacity needed to separate other items.
     """
     query = read.vector
     if not negatives or negatives >= items.count:
@@ -29,6 +30,6 @@ def ranking_term(read: Read, target: Tensor, items: ItemTable, negatives: int) -
 
 
 def no_negatives(read: Read, drawn: Tensor, target: Tensor) -> Tensor:
-    """Which of the items drawn, [1 or n, M] by row, are the right one after all or, of sets, a member; [n, M]."""
+    """Which sampled items [1 or n, M] (rows) are false negatives, the target itself or a member of the set; [n, M]."""
     same = drawn == target.unsqueeze(1)
     return same if read.members is None else same | (drawn.unsqueeze(2) + 1 == read.members.unsqueeze(1)).any(dim=2)

@@ -1,4 +1,4 @@
-"""The only training loop. It sums and logs the named terms of an objective and knows none of their names."""
+"""The training loop, shared by all methods. It sums and logs the named terms of an objective, whatever they are."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from callslip.training.checkpoints import Checkpoints
 
 Objective = Callable[[Any, float], Mapping[str, Tensor]]
-"""objective(batch, progress from 0 to 1) -> named, already weighted terms. Leaving a name out is an ablation."""
+"""objective(batch, progress from 0 to 1) -> named, already weighted loss terms. An ablation leaves a term out."""
 
 BAD_STEPS_ALLOWED = 3
 
 
 @dataclass
 class TrainingLog:
-    """One record per epoch: phase, epoch, mean of every term, learning rate, seconds, and what the method adds."""
+    """One record per epoch: phase, epoch, mean of every term, learning rate, seconds, and the method's own metrics."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     skipped_steps: int = 0
@@ -57,14 +57,14 @@ def train(
 ) -> TrainingLog:
     """Train the module's parameters with AdamW.
 
-    `batches(epoch)` gives the epoch's batches. The learning rate warms up over the given share of all steps and
-    then falls to zero along a cosine (`decay=False`: stays); `share` says which part of it a parameter has, by its
-    name, and so may `weight_decay`. A step whose loss is not finite is skipped and counted; the third in a row ends
-    the training, with the weights of the last good step in place.
+    `batches(epoch)` returns the epoch's batches. The learning rate has a linear warm-up over the given share of all
+    steps, followed by cosine decay to zero (`decay=False`: constant). `share` maps a parameter's name to a factor on
+    its learning rate; `weight_decay` may also be a function of the name. A step with a non-finite loss is skipped and
+    counted; the third in a row ends the training, with the weights of the last good step.
 
-    With `checkpoints` a phase that was cut short goes on at its next step, to the same weights; `batches` must then
-    depend on the epoch alone, and `generators` name the NumPy generators that it or the objective draws from. What
-    `after_epoch` leaves behind for later epochs it must `remember`.
+    With `checkpoints`, an interrupted phase resumes at its next step, with bit-identical results; `batches` must then
+    depend only on the epoch, and `generators` lists the NumPy generators used by `batches` or the objective. State that
+    `after_epoch` needs in later epochs must be stored with `remember`.
     """
     log = log if log is not None else TrainingLog()
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -99,7 +99,7 @@ def train(
 
 @contextmanager
 def alone(module: nn.Module, part: nn.Module) -> Iterator[None]:
-    """As long as it lasts, nothing of the module is trained but this part of it."""
+    """Context manager that freezes the module except for one part."""
     own = {id(parameter) for parameter in part.parameters()}
     fixed = [p for p in module.parameters() if p.requires_grad and id(p) not in own]
     for parameter in fixed:
@@ -116,7 +116,7 @@ def _groups(
     share: Callable[[str], float] | None,
     weight_decay: float | Callable[[str], float],
 ) -> list[dict[str, Any]]:
-    """The optimiser's groups: parameters that have the same share of the learning rate and the same weight decay."""
+    """Parameter groups of the optimiser, by learning-rate factor and weight decay."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in named.items():
         decay = weight_decay(name) if callable(weight_decay) else weight_decay
@@ -125,7 +125,7 @@ def _groups(
 
 
 def schedule(done: float, warmup: float, decay: bool) -> float:
-    """The share of the full learning rate when `done` (0 to 1) of the steps are behind: linear up, cosine down."""
+    """Learning-rate factor after a share `done` (0 to 1) of the steps: linear warm-up, cosine decay."""
     if done < warmup:
         return (done + 1e-3) / (warmup + 1e-3)
     if not decay:
@@ -140,9 +140,9 @@ def _step(
     rate: float,
     clip: float,
 ) -> bool:
-    """Move the weights down the gradient of the summed terms; False, and no move, if anything is not finite."""
+    """One gradient step on the sum of the terms; False, without a step, if the loss or gradient is not finite."""
     if not terms:
-        raise BadSetting("every term of the training was left out", "Give one of its weights more than 0.")
+        raise BadSetting("the training has no loss terms", "Set at least one loss weight above 0.")
     loss = torch.stack(list(terms.values())).sum()
     optimizer.zero_grad(set_to_none=True)
     if not torch.isfinite(loss):
@@ -161,7 +161,7 @@ def _give_up_after(bad: int, phase: str, epoch: int, terms: Mapping[str, Tensor]
         return
     values = ", ".join(f"{name}={float(value.detach()):g}" for name, value in terms.items())
     raise TrainingFailed(
-        f"{phase}, epoch {epoch + 1}: the loss or its gradient was not finite in {bad} steps running ({values})",
+        f"{phase}, epoch {epoch + 1}: the loss or its gradient was not finite in {bad} consecutive steps ({values})",
         "Lower the learning rate (--set learning_rate=…), and look for texts that give NaN vectors.",
     )
 

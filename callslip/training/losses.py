@@ -13,12 +13,12 @@ def code_cross_entropy(logits: Tensor | Sequence[Tensor], code: Tensor) -> Tenso
     """Mean over the batch of the summed cross-entropy of a code's levels.
 
     `logits`: [B, L, outputs], or one [B, outputs] per level; `code` [B, L]. END (-1) is a level's last output; levels
-    after the first END are already decided and count nothing.
+    after the first END are masked out.
     """
     if isinstance(logits, Tensor):
         if logits.dim() != 3:
             raise ValueError(f"logits must be [B, L, outputs], not {tuple(logits.shape)}")
-        logits = logits.unbind(1)  # iterating over a tensor would go through the batch
+        logits = logits.unbind(1)  # iterating over the tensor would iterate over the batch
     if len(logits) != code.shape[1] or any(one.dim() != 2 or len(one) != len(code) for one in logits):
         shapes = [tuple(one.shape) for one in logits]
         raise ValueError(f"logits {shapes} do not fit a code of shape {tuple(code.shape)}")
@@ -33,10 +33,10 @@ def code_cross_entropy(logits: Tensor | Sequence[Tensor], code: Tensor) -> Tenso
 
 
 def sampled_softmax(positive: Tensor, negative: Tensor, same: Tensor | None = None) -> Tensor:
-    """Cross-entropy of the right item among itself and its negatives, mean over the batch (Covington et al., 2016).
+    """Sampled softmax: cross-entropy of the positive against its negatives, batch mean (Covington et al., 2016).
 
-    `positive` [B] and `negative` [B, M] are scores; `same` [B, M] marks negatives that are the right item after all,
-    which then count nothing. With uniform negatives no correction for how they were drawn is due.
+    `positive` [B] and `negative` [B, M] are scores; `same` [B, M] marks false negatives, which are masked out.
+    Uniformly sampled negatives need no logQ correction.
     """
     if positive.dim() != 1 or negative.dim() != 2 or len(negative) != len(positive):
         raise ValueError(f"scores of shapes {tuple(positive.shape)} and {tuple(negative.shape)}")

@@ -1,4 +1,4 @@
-"""Documents to tell the answer from: hard ones from another ranking, and strangers where it has none."""
+"""Negatives: hard negatives from another ranking, or random ones where there are none."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from callslip.identifiers.table import Identifiers
 
 Text = TypeVar("Text", bound=Hashable)
 NONE = -1
-"""Fills the places of candidates that there are not."""
+"""Padding for missing candidates."""
 
 
 class Answers:
-    """Which documents are known to answer which text: texts and documents by number."""
+    """The documents known to answer each text; texts and documents are numbers."""
 
     def __init__(self, text: np.ndarray, row: np.ndarray, documents: int) -> None:
-        """Example i says that document `row[i]` answers text `text[i]`."""
+        """Document `row[i]` answers text `text[i]`."""
         texts = int(text.max()) + 1 if len(text) else 0
         ones = np.ones(len(text), dtype=bool)
         self._table = scipy.sparse.csr_array((ones, (text, row)), shape=(texts, documents), dtype=bool)
@@ -29,7 +29,7 @@ class Answers:
         return self._table.shape[0]
 
     def of(self, text: int) -> np.ndarray:
-        """Rows that answer this text."""
+        """Rows of the documents that answer a text."""
         table = self._table
         return table.indices[table.indptr[text] : table.indptr[text + 1]]
 
@@ -41,7 +41,7 @@ class Answers:
 def hard_candidates(scores: Iterable[np.ndarray], answers: Answers, top: int = 100) -> np.ndarray:
     """The `top` best documents by `scores` (one vector per text) that do not answer the text, [texts, top].
 
-    Only scores above zero count; places that stay empty, always the last of a row, hold NONE.
+    Only positive scores count; rows with fewer candidates are right-padded with NONE.
     """
     found = np.full((len(answers), top), NONE, dtype=np.int32)
     count = 0
@@ -52,12 +52,12 @@ def hard_candidates(scores: Iterable[np.ndarray], answers: Answers, top: int = 1
         found[text, : len(rows)] = rows
         count += 1
     if count != len(answers):
-        raise BadSetting(f"scores of {count} texts, and answers of {len(answers)}")
+        raise BadSetting(f"there are scores for {count} texts, but answers for {len(answers)}")
     return found
 
 
 def draw(candidates: np.ndarray, count: int, documents: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` rows for each row of `candidates`, chosen from it; any documents where it holds none. [n, count]"""
+    """Sample `count` negatives from each row of `candidates`; random documents if the row is empty. [n, count]"""
     there = (candidates != NONE).sum(axis=1)[:, None]
     picks = rng.integers(0, np.maximum(there, 1), (len(candidates), count))
     strangers = rng.integers(0, max(1, documents), (len(candidates), count))
@@ -65,7 +65,7 @@ def draw(candidates: np.ndarray, count: int, documents: int, rng: np.random.Gene
 
 
 def number_texts(texts: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
-    """The distinct texts, or what stands for them, in order of first appearance, and the number of each given one among
+    """The distinct texts (or hashable stand-ins) in order of first appearance, and the index of each given text among
     them."""
     numbers: dict[Text, int] = {}
     each = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
@@ -73,12 +73,12 @@ def number_texts(texts: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
 
 
 def prefix_negatives(identifiers: Identifiers, count: int, rng: np.random.Generator) -> np.ndarray:
-    """For each row `count` other rows that share the longest prefixes of its code, [N, count].
+    """Hard negatives by prefix: for each row, `count` other rows that share the longest prefixes of its code,
+    [N, count].
 
-    First come those of its bucket, then those that share all but the last token, and so on to those that share nothing:
-    every prefix is a slice of the sorted codes, and a longer prefix a slice inside it. Where a slice offers more than
-    are wanted, chance decides. In a table of `count` documents or fewer all others come, and then repeat; a table of
-    one document has only itself.
+    Documents of the same bucket come first, then those that share all tokens but the last, and so on: every prefix is a
+    slice of the sorted codes, nested in that of a shorter prefix. If a slice has more documents than needed, they are
+    sampled at random. A table of at most `count` documents repeats the others; a table of one document repeats itself.
     """
     size, codes = len(identifiers), identifiers.codes
     found = np.empty((size, count), dtype=np.int64)
@@ -101,7 +101,7 @@ def prefix_negatives(identifiers: Identifiers, count: int, rng: np.random.Genera
 
 
 def _prefix_bounds(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the slice of the first l tokens of each code begins and stops, [L + 1, N] each; l = 0 is the table."""
+    """Start and stop of the slice of the first l tokens of each code, [L + 1, N] each; l = 0 is the whole table."""
     size, length = codes.shape
     low, high = (np.empty((length + 1, size), dtype=np.int64) for _ in range(2))
     new = np.zeros(size, dtype=bool)
@@ -116,15 +116,15 @@ def _prefix_bounds(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _some(among: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
-    """`wanted` different numbers below `among`."""
+    """Sample `wanted` distinct numbers below `among`."""
     if among < 4 * wanted:
         return rng.permutation(among)[:wanted]
-    picked = np.unique(rng.integers(0, among, 2 * wanted))  # drawing beats shuffling where there is much to draw from
+    picked = np.unique(rng.integers(0, among, 2 * wanted))  # rejection sampling is faster than shuffling here
     return rng.permutation(picked)[:wanted] if len(picked) >= wanted else rng.permutation(among)[:wanted]
 
 
 class Siblings:
-    """Documents of sibling leaves: they share all tokens of a code but the last."""
+    """Documents of sibling leaves, whose codes share all tokens but the last."""
 
     def __init__(self, identifiers: Identifiers) -> None:
         low, high = _prefix_bounds(identifiers.codes)
@@ -135,12 +135,12 @@ class Siblings:
         self._leaf = low[-1][place], high[-1][place]
 
     def draw(self, rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """For each row `count` documents of its sibling leaves, [n, count]; any others where it has none."""
+        """Sample `count` documents from the sibling leaves of each row, [n, count]; any others if it has none."""
         first, stop = (bound[rows][:, None] for bound in self._leaf)
         low, high = (bound[rows][:, None] for bound in self._parent)
         alone = high - low == stop - first
         low, high = np.where(alone, 0, low), np.where(alone, len(self._rows), high)
         beside = (high - low) - (stop - first)
         picked = low + rng.integers(0, np.where(beside > 0, beside, high - low), (len(rows), count))
-        # Past the document's own leaf, unless there is no other in the whole table.
+        # Skip the document's own leaf, unless it is the only one in the table.
         return self._rows[np.where((picked >= first) & (beside > 0), picked + stop - first, picked)]

@@ -1,4 +1,4 @@
-"""The state of a training as bytes of safetensors: weights, optimiser, random generators."""
+"""Training state as safetensors bytes: weights, optimiser, RNGs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def weights_of(module: nn.Module) -> bytes:
-    """All parameters and buffers. Tensors that share memory are written once each."""
+    """All parameters and buffers. Tensors that share memory are each written in full."""
     return save({name: _plain(value) for name, value in module.state_dict().items()})
 
 
@@ -22,12 +22,12 @@ def set_weights(module: nn.Module, contents: bytes) -> None:
 
 
 def all_finite(module: nn.Module) -> bool:
-    """Whether no weight is infinite or not a number: such weights are not worth saving."""
+    """Whether all weights are finite; others are not worth saving."""
     return all(bool(torch.isfinite(p).all()) for p in module.parameters() if p.is_floating_point())
 
 
 def optimizer_of(optimizer: torch.optim.Optimizer) -> bytes:
-    """What the optimiser remembers of each parameter. Rates and the like come from the settings again."""
+    """The optimiser's state of each parameter. Learning rates and other options are taken from the settings."""
     found = {
         f"{number}.{name}": _plain(value)
         for number, values in optimizer.state_dict()["state"].items()
@@ -45,7 +45,7 @@ def set_optimizer(optimizer: torch.optim.Optimizer, contents: bytes) -> None:
 
 
 def chance_now(generators: Sequence[np.random.Generator] = ()) -> bytes:
-    """torch's random states, and those of NumPy generators."""
+    """The RNG states of torch and of NumPy generators."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states |= {f"cuda.{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -56,7 +56,7 @@ def chance_now(generators: Sequence[np.random.Generator] = ()) -> bytes:
 
 
 def set_chance(contents: bytes, generators: Sequence[np.random.Generator] = ()) -> None:
-    """Put random generators where `chance_now` found them."""
+    """Restore the RNG states saved by `chance_now`."""
     states = load(contents)
     torch.set_rng_state(states["torch"])
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0

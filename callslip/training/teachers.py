@@ -1,4 +1,4 @@
-"""A cross-encoder as a teacher: a Hugging Face model that reads query and document together and gives one score."""
+"""A cross-encoder as a teacher: a Hugging Face model that scores a query and a document together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = (
 
 
 class CrossEncoder:
-    """Scores pairs of texts. A model of two labels gives the difference of their logits, of one its logit."""
+    """Scores pairs of texts: by the logit of a one-label model, or the difference of a two-label model's logits."""
 
     def __init__(self, name: str, *, max_length: int = 256, device: str | None = None, batch_size: int = 32) -> None:
         if "/" not in name and not Path(name).is_dir():
@@ -27,19 +27,19 @@ class CrossEncoder:
         self.tokenizer, model = _load(name)
         if model.config.num_labels > 2:
             raise Unsupported(
-                f"the teacher {name!r} has {model.config.num_labels} labels, which is no score", "Use one of 1 or 2."
+                f"the teacher {name!r} has {model.config.num_labels} labels", "Use a model with one or two labels."
             )
         self.model = model.to(best_device(device)).eval()
         self.max_length, self.batch_size = max_length, batch_size
 
     def scores(self, queries: Sequence[str], documents: Sequence[str]) -> np.ndarray:
-        """One score for each query and the document beside it; more is better."""
+        """The score of each (query, document) pair; higher is better."""
         import torch
 
-        # Pairs of like length waste no time on padding.
+        # Batches of similar length need little padding.
         order = sorted(range(len(queries)), key=lambda n: -len(queries[n]) - len(documents[n]))
         found = np.empty(len(queries), dtype=np.float32)
-        for start in track(range(0, len(order), self.batch_size), "asking the teacher"):
+        for start in track(range(0, len(order), self.batch_size), "teacher scores"):
             some = order[start : start + self.batch_size]
             batch = self.tokenizer(
                 [queries[n] for n in some], [documents[n] for n in some],
@@ -58,7 +58,7 @@ def _load(name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     try:
-        # Only safetensors: a checkpoint in a pickle format could run code when it is read.
+        # Only safetensors: unpickling a checkpoint could run arbitrary code.
         model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
         return AutoTokenizer.from_pretrained(name), model
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:

@@ -297,7 +297,7 @@ def test_inspect_gives_a_remedy_that_serves_several_levels_once(tmp_path):
     lines = [{"doc_id": "a", "code": [0, 0, 0]}, {"doc_id": "b", "code": [0, 0, 1]}]
     (tmp_path / "codes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     said = " ".join(process("inspect", tmp_path / "codes.jsonl").stdout.split())
-    assert "level 1 has one token only; level 2 has one token only" in said
+    assert "level 1 has only one token; level 2 has only one token" in said
     assert said.count("shorten the codes by a level") == 1
 
 

@@ -73,7 +73,7 @@ def test_mistakes_name_their_remedy(index, arguments, problem, remedy):
 
 def test_evaluation_says_whether_histories_were_left_out(index, data, tmp_path):
     figures = {}
-    for option, words in (("--keep-history", "too"), ("--exclude-history", "left out")):
+    for option, words in (("--keep-history", "including"), ("--exclude-history", "except")):
         path = tmp_path / "report.json"
         arguments = ["evaluate", index, data / "log.inter", "--items", data / "items.jsonl", "--json", path, option]
         done = run(*arguments)

@@ -33,8 +33,8 @@ BAD_LINES = {
     "surrogate in a key": (b'{"_id": "2", "text": "", "\\udfff": 1}', "lone surrogate", "metadata"),
     "NUL": (b'{"_id": "2", "text": "a\x00"}', "NUL character", None),
     "escaped NUL": (b'{"_id": "2", "text": "a\\u0000"}', "NUL character", "text"),
-    "duplicate id": (GOOD, "'1' was given before", "doc_id"),
-    "duplicate id as a number": (b'{"_id": 1, "text": ""}', "'1' was given before", "doc_id"),
+    "duplicate id": (GOOD, "duplicate id '1'", "doc_id"),
+    "duplicate id as a number": (b'{"_id": 1, "text": ""}', "duplicate id '1'", "doc_id"),
     "empty id": (b'{"_id": "", "text": ""}', "id is empty", "_id"),
     "blank id": (b'{"_id": " \\t", "text": ""}', "id is empty", "_id"),
     "long id": (b'{"_id": "' + b"x" * 513 + b'", "text": ""}', "513 characters; 512 are allowed", "_id"),
@@ -45,12 +45,12 @@ BAD_LINES = {
     "null text": (b'{"_id": "2", "text": null}', "must be text, not null", "text"),
     "number as text": (b'{"_id": "2", "text": 3}', "must be text, not a number", "text"),
     "list as title": (b'{"_id": "2", "text": "", "title": []}', "must be text, not a list", "title"),
-    "half a line": (b'{"_id": "2", "te', "broken JSON", None),
-    "two objects": (b'{"_id": "2", "text": ""}{}', "broken JSON", None),
-    "an array": (b'["2", "x"]', "a list, not a JSON object", None),
+    "half a line": (b'{"_id": "2", "te', "invalid JSON", None),
+    "two objects": (b'{"_id": "2", "text": ""}{}', "invalid JSON", None),
+    "an array": (b'["2", "x"]', "expected a JSON object, found a list", None),
     "NaN": (b'{"_id": "2", "text": "", "x": NaN}', "NaN is not JSON", None),
     "infinity": (b'{"_id": "2", "text": "", "x": 1e999}', "not a finite number", "x"),
-    "huge integer": (b'{"_id": ' + b"1" * 5000 + b', "text": ""}', "broken JSON", None),
+    "huge integer": (b'{"_id": ' + b"1" * 5000 + b', "text": ""}', "invalid JSON", None),
     "too deep": (
         b'{"_id": "2", "text": "", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         "nested too deeply",
@@ -116,7 +116,7 @@ def test_headers_that_cannot_be_used(tmp_path):
         load_corpus(path)
     assert "columns=" in refusal.value.remedy
     path.write_text("id,text,text\n1,x,y\n")
-    with pytest.raises(BadInput, match="two columns have one name"):
+    with pytest.raises(BadInput, match="duplicate column name"):
         load_corpus(path, skip_bad=True)
 
 

@@ -213,7 +213,7 @@ def test_formats_are_detected_or_asked_for(tmp_path):
     with pytest.raises(BadSetting):
         load_corpus("")
     (tmp_path / "a.dat").write_text('{"id": 1, "text": "x"}')
-    with pytest.raises(BadInput, match="cannot tell the format"):
+    with pytest.raises(BadInput, match="does not show the format"):
         load_corpus(tmp_path / "a.dat")
     assert len(load_corpus(tmp_path / "a.dat", format="jsonl")) == 1
     with pytest.raises(UnknownName, match="Did you mean 'jsonl'"):

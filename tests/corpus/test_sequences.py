@@ -82,10 +82,10 @@ def test_users_are_kept_with_all_they_did(tmp_path):
         test = f"{user}#test"
         assert items == (*corpus.queries[test].history, *corpus.judgements["test"][test])
         assert kept.query(user) == Query(user, "", items)
-    with pytest.raises(CallslipError, match=r"no user 'u1000'") as refusal:
+    with pytest.raises(CallslipError, match=r"unknown user 'u1000'") as refusal:
         kept.query("u1000")
     assert "--history" in refusal.value.remedy and "'u10'" in refusal.value.remedy
-    with pytest.raises(CallslipError, match="knows no users"):
+    with pytest.raises(CallslipError, match="has no users"):
         Users.load(tmp_path / "nothing").query("u1")
 
 

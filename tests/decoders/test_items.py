@@ -101,7 +101,7 @@ def test_beginnings_are_read_in_one_go():
     together = model.at(histories, torch.tensor([0, 0, 1]), torch.tensor([1, 3, 0]))
     for vector, beginning in zip(together, ([3, 7], [3, 7, 2, 5], [1]), strict=True):
         torch.testing.assert_close(vector, model(torch.tensor([beginning])).vector[0])
-    with pytest.raises(ValueError, match="no beginnings"):
+    with pytest.raises(ValueError, match="no prefixes"):
         encoder("set").at(histories, torch.tensor([0]), torch.tensor([0]))
 
 

@@ -118,7 +118,7 @@ def test_a_broken_file_is_begun_anew(tmp_path, damage):
         cache.file.write_bytes(b"hello, I am a text file. " * 500)
     else:
         cache.file.write_bytes(raw[:8192] + b"\xa5" * (len(raw) - 8192))
-    with pytest.warns(UserWarning, match="damaged"):
+    with pytest.warns(UserWarning, match="was corrupt"):
         again = cached_encode(encoder, texts, FeatureCache(tmp_path))
     np.testing.assert_array_equal(again, found)
     assert list(tmp_path.glob("*.broken-*"))
@@ -149,7 +149,7 @@ def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
         FeatureCache(tmp_path / "file" / "cache")
     monkeypatch.setenv("CALLSLIP_CACHE", str(tmp_path / "file"))
     encoder = Counting()
-    with pytest.warns(UserWarning, match="cache is off"):
+    with pytest.warns(UserWarning, match="now disabled"):
         found = cached_encode(encoder, ["a"])
     np.testing.assert_array_equal(found, encoder.inner.encode(["a"]))
 

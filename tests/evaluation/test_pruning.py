@@ -187,7 +187,7 @@ def test_saved_shown_and_compared(index, small_corpus, tmp_path):
     assert loaded.text() == report.text()
     words = " ".join(report.text().split())
     pruning = report.pruning
-    for part in ("What the beam of 2 loses to pruning", f"best code of {100 * pruning.best_lost:.1f} %", "exact − beam",
+    for part in ("Loss by pruning with a beam of 2", f"best code for {100 * pruning.best_lost:.1f} %", "exact − beam",
                  f"first {FIRST_HITS} hits differ", "needed more codes than 2", "Milliseconds per query"):  # fmt: skip
         assert part in words
     assert f"{pruning.measures['RR@3'].difference.mean:+.4f}" in words
@@ -195,7 +195,7 @@ def test_saved_shown_and_compared(index, small_corpus, tmp_path):
     assert "pruning" not in plain.text()
     comparison = Comparison({"a<b": report, "plain": plain})
     page = comparison.to_html()
-    assert "What beams lose to pruning" in page and "a&lt;b, beam of 2" in page and "plain, beam" not in page
+    assert "Loss by beam pruning" in page and "a&lt;b, beam of 2" in page and "plain, beam" not in page
     assert "lose to pruning" not in Comparison({"plain": plain}).to_html()
     assert comparison.to_dict()["systems"]["a<b"]["pruning"] == report.to_dict()["pruning"]
 
@@ -237,7 +237,7 @@ def test_the_command_line(command, folder, small_corpus, tmp_path):
     saved = tmp_path / "report.json"
     out, said, code = command(folder, tmp_path, "--exact", "--set", "beam=1", "--json", saved)
     assert code == 0, said
-    assert "What the beam of 1 loses to pruning" in out
+    assert "Loss by pruning with a beam of 1" in out
     assert Report.load(saved).pruning.best_lost > 0
     out, said, code = command(folder, tmp_path, "--set", "beam=1")
     assert (code, "pruning" in out) == (0, False)

@@ -98,24 +98,26 @@ def test_seen_and_unseen_queries() -> None:
 def test_notes_tell_what_the_figures_hide() -> None:
     judgements = {**JUDGEMENTS, "q5": {"a": 1}, "q6": {"a": 0}}
     notes = " ".join(evaluate_run(RUN, judgements, measures="R@2, R@100").notes)
-    assert "2 of 6 queries found nothing" in notes
+    assert "2 of 6 queries have no hits" in notes
     assert "1 of 6 queries have no relevant document" in notes
-    assert "more than 3 hits, so R@100 could" in notes
+    assert "more than 3 hits, so R@100 are" in notes
     assert evaluate_run(RUN, JUDGEMENTS, measures="R@2").notes == []
 
 
 def test_answers_that_the_index_does_not_hold_are_counted() -> None:
     def notes(index: callslip.Retriever) -> list[str]:
-        return [note for note in callslip.evaluate(index, corpus(), split="test").notes if "lacks" in note]
+        return [
+            note for note in callslip.evaluate(index, corpus(), split="test").notes if "missing from the index" in note
+        ]
 
     assert notes(make("bm25").fit(corpus())) == []
     part = make("bm25").fit(Corpus([d for d in corpus() if d.doc_id not in "de"], name="part"))
     assert notes(part) == [  # e answers nothing: its grade is 0
-        "1 of 4 documents that answer queries are not there to be found: the index lacks 'd'."
+        "1 of 4 documents that answer queries are missing from the index: 'd'."
     ]
     part.delete(["b"])
     assert [note.split(" that")[0] for note in notes(part)] == ["2 of 4 documents"]
-    assert notes(part)[0].endswith("lacks 'b' and others.")
+    assert notes(part)[0].endswith("'b' and others.")
 
 
 def test_save_and_load(tmp_path: Path) -> None:

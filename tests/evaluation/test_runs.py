@@ -80,8 +80,8 @@ def test_files_from_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("1 Q0 a 2 0.5", "5 columns"),
-        ("1 Q0 a b 2 0.5 tag", "7 columns"),
+        ("1 Q0 a 2 0.5", "found 5"),
+        ("1 Q0 a b 2 0.5 tag", "found 7"),
         ("1 Q0 b 2 half tag", "field 'score'"),
         ("1 Q0 b 2 nan tag", "field 'score'"),
         ("1 Q0 b 2 inf tag", "field 'score'"),

@@ -263,7 +263,7 @@ def test_an_unknown_field_is_named_with_those_there_are(small_corpus):
         Bare().fit(many).rows.mask(Filter(where_not={"feild7": 1}))
     assert "'field7'" in caught.value.remedy
     assert caught.value.remedy.count("field") <= 10 + 2
-    with pytest.raises(BadSetting, match="no metadata at all"):
+    with pytest.raises(BadSetting, match="have no metadata"):
         Bare().fit(Corpus([Document("d", "")])).rows.mask(Filter(where={"x": 1}))
 
 
@@ -296,20 +296,20 @@ def test_conditions_as_they_are_typed(conditions, filter):
 
 @pytest.mark.parametrize("condition", ["lang", "=en", "!=en", ""])
 def test_conditions_that_cannot_be_read(condition):
-    with pytest.raises(BadSetting, match="cannot read the filter"):
+    with pytest.raises(BadSetting, match="cannot parse the filter"):
         parse_where([condition])
 
 
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [
-        (None, None, "without ends"),
+        (None, None, "neither low nor high"),
         (2022, 2018, "ends before it begins"),
         ("2022-01", "2018-01", "ends before it begins"),
         (2018, "2022-01", "a number at one end"),
-        ("a", "b", "cannot end at 'a'"),
-        (float("nan"), 1, "cannot end at nan"),
-        (True, 2, "cannot end at True"),
+        ("a", "b", "'a' cannot be the end"),
+        (float("nan"), 1, "nan cannot be the end"),
+        (True, 2, "True cannot be the end"),
     ],
 )
 def test_senseless_ranges(low, high, words):

@@ -40,7 +40,7 @@ def wait(seconds=30.0):
 def test_a_stop_waits_for_the_import_and_is_not_lost(library, monkeypatch, number):
     monkeypatch.setenv("NUMBER", str(int(number)))
     loaded = []
-    with pytest.raises(TrainingStopped, match="between two saves") as stopped, Stop().on_signals("Go on."):
+    with pytest.raises(TrainingStopped, match="between two checkpoints") as stopped, Stop().on_signals("Go on."):
         loaded.append(importlib.import_module("loaded_slowly").end)
         wait()
     assert loaded == [True]

@@ -118,7 +118,7 @@ def test_the_command_line_says_when_nothing_matches(command, arguments):
     ("arguments", "words"),
     [
         (["--where", "topik=river"], ["'topik'", "Did you mean 'topic'", "'even'"]),
-        (["--where", "topic"], ["cannot read the filter", "field=low..high"]),
+        (["--where", "topic"], ["cannot parse the filter", "field=low..high"]),
         (["--where", "year=2022..2018"], ["2022..2018", "Swap"]),
         (["--allow", "@nowhere.txt"], ["nowhere.txt", "@FILE"]),
         (["--deny", "@."], ["cannot be read"]),

@@ -41,7 +41,7 @@ def test_masks_for_all_or_for_each(model, table):
     for wrong in ([], [one, one], [one] * 4):
         with pytest.raises(BadSetting, match="masks for 3 queries"):
             beam_search(model, queries, trie, 4, wrong)
-    with pytest.raises(BadSetting, match="without a trie"):
+    with pytest.raises(BadSetting, match="needs a trie"):
         beam_search(model, queries, FreeTree((5, 5)), 4, [one])
 
 
@@ -56,7 +56,7 @@ def test_codes_that_the_model_cannot_write(model):
 
 
 def test_senseless_numbers(model, table):
-    with pytest.raises(BadSetting, match="beam of 0"):
+    with pytest.raises(BadSetting, match="beam size is 0"):
         beam_search(model, torch.zeros(1, 4), table.trie(), 0)
     for size, n in ((2, 3), (1, 0), (1, -1)):
         with pytest.raises(BadSetting):

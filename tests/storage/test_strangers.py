@@ -106,7 +106,7 @@ def test_a_manifest_alone_downloads_no_encoder(monkeypatch, tmp_path):
     write_manifest(tmp_path / "index", manifest | {"settings": {"parts": [{"encoder": "stranger/model"}]}})
     with pytest.raises(CallslipError):
         api.load(tmp_path / "index")  # this method has no such setting; but the name has been seen
-    with pytest.raises(CallslipError, match=r"stranger/model.*not on this machine") as caught:
+    with pytest.raises(CallslipError, match=r"stranger/model.*has not been downloaded") as caught:
         open_checkpoint("stranger/model")
     assert consent.HUB in caught.value.remedy
     assert asked.pop() == ("stranger/model", True)

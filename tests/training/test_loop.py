@@ -157,5 +157,5 @@ def test_what_is_watched_is_in_the_log():
 
 
 def test_an_objective_without_terms_is_a_mistake_of_the_settings():
-    with pytest.raises(BadSetting, match="every term of the training was left out"):
+    with pytest.raises(BadSetting, match="has no loss terms"):
         fit_line(lambda model, plain: lambda rows, progress: {})

@@ -1,1 +1,1 @@
-"""Engines: how a decoder's weights are run while searching, in torch or in ONNX Runtime."""
+"""Engines, which run a decoder's weights in search, with torch or ONNX Runtime."""

@@ -1,4 +1,4 @@
-"""Which engine runs a decoder while searching."""
+"""The choice of the engine that runs a decoder in search."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from callslip.decoders.engines.weights import DecoderWeights, EncoderWeights, En
 
 EngineName = Literal["auto", "onnx", "torch"]
 LARGEST = 1_800_000_000
-"""Bytes of weights that fit into one ONNX graph."""
+"""Maximum size of the weights of an ONNX graph in bytes."""
 
 
 def engine_for(decoder: DecoderWeights, encoder: EncoderWeights | None = None, name: EngineName = "auto") -> Engine:
-    """`auto` takes ONNX Runtime for float32 on a CPU where it is installed, and torch for all else."""
+    """`auto` uses ONNX Runtime, if installed, for float32 on a CPU, and torch otherwise."""
     example = decoder.final.weight
     size = sum(
         affine.weight.numel() * 4
@@ -34,7 +34,7 @@ def engine_for(decoder: DecoderWeights, encoder: EncoderWeights | None = None, n
 
 
 class Searched(nn.Module):
-    """A model whose weights are laid out for search by an engine, and laid out anew after they may have changed."""
+    """A model with a search engine, which is rebuilt whenever the weights may have changed."""
 
     _engine: Engine | None = None
 
@@ -47,5 +47,5 @@ class Searched(nn.Module):
         return super().load_state_dict(*arguments, **more)
 
     def _apply(self, *arguments: Any, **more: Any) -> Self:
-        self._engine = None  # moved to another device or type
+        self._engine = None  # the model moves to another device or dtype
         return super()._apply(*arguments, **more)

@@ -1,8 +1,8 @@
-"""The same decoder steps in ONNX Runtime (extra `onnx`), for float32 on a CPU: one call a step.
+"""Decoder steps in ONNX Runtime (extra `onnx`), for float32 on a CPU: one call per step.
 
-Its matrix products with few rows took half the time of torch's here (AVX2, ten rows), and a step of a small T5 is some
-two hundred operators, each of which costs Python more than it computes. The graphs are written from the same weights
-that `steps` runs; the tests compare the two.
+ONNX Runtime's matrix products with few rows took half the time of torch's (AVX2, ten rows), and a step of a small T5
+has about two hundred operators, whose Python overhead exceeds their computation. The graphs are built from the same
+weights that `torch_engine` runs; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from callslip.decoders.engines.weights import (
 
 @dataclass
 class OnnxState:
-    memory: np.ndarray  # what was read; the first step makes `cross` of it
+    memory: np.ndarray  # the encoded query, from which the first step computes `cross`
     mask: np.ndarray  # [Q, 1, 1, S] or [1, 1, 1, 1]
     cross: dict[str, np.ndarray]  # per layer keys [Q, heads, width, S] and values [Q, heads, S, width]
     past: list[np.ndarray]  # per layer [Q * beams, written, 2 * inner]
@@ -66,8 +66,8 @@ class OnnxEngine:
         return OnnxState(memory.numpy(), self.nothing if added is None else added.numpy(), {}, [])
 
     def first(self, state: OnnxState, x: Tensor) -> Tensor:
-        """The first step, [Q, 1, model], and what the beams will attend to, in one call. The token that all codes begin
-        with is the same for every query: what it makes of itself, before it has seen the query, is kept."""
+        """The first step, [Q, 1, model], and the keys and values of the memory, in one call. The start token is the
+        same for every query, so its self-attention, which does not depend on the query, is cached."""
         begin, opened = x[0].numpy(), self.opened
         if opened is None or not np.array_equal(opened[0], begin):
             self.opened = opened = begin, self.opening.run(None, {"x": begin})
@@ -120,8 +120,8 @@ def _encoder_graph(weights: EncoderWeights) -> Graph:
 
 
 def _opening_graph(weights: DecoderWeights) -> Graph:
-    """The first token before it attends to anything but itself: [1, model] -> the same, as the first layer's
-    self-attention leaves it; its query to the memory; and its key and value."""
+    """The start token up to the first layer's self-attention: [1, model] -> the output of self-attention; the query of
+    its cross-attention; and its key and value."""
     graph = Graph()
     own, cross, _ = weights.layers[0]
     x, now = _attention_to_itself(graph, graph.input("x", [1, len(weights.final.weight)]), own)
@@ -131,8 +131,8 @@ def _opening_graph(weights: DecoderWeights) -> Graph:
 
 
 def _first_graph(weights: DecoderWeights) -> Graph:
-    """What is read, and the first step, from where `_opening_graph` left it: the states, then keys and values of the
-    memory for each layer, then those of the token for each layer but the first."""
+    """The rest of the first step after `_opening_graph`: the states, then keys and values of the memory for each layer,
+    then those of the start token for each layer except the first."""
     graph = Graph()
     heads, inner, model = weights.heads, weights.inner, len(weights.final.weight)
     x, query = graph.input("x", [1, model]), graph.input("query", [1, inner])
@@ -156,7 +156,7 @@ def _first_graph(weights: DecoderWeights) -> Graph:
 
 
 def _memory(graph: Graph, weights: DecoderWeights) -> str:
-    """What cross-attention attends to, of what is read."""
+    """The memory of cross-attention, from the encoded query."""
     if weights.memory is None:
         return graph.input("memory", [None, None, weights.layers[0][1].key_value.weight.shape[1]])
     read = graph.input("memory", [None, None, weights.memory.project.weight.shape[1]])
@@ -209,7 +209,7 @@ def _self_attention(
 
 
 def _attention_to_itself(graph: Graph, x: str, weights: SelfAttentionWeights) -> tuple[str, str]:
-    """Self-attention of a first token, whose value is all there is; and its key and value, [n, 1, 2 * inner]."""
+    """Self-attention of the first token, which attends only to itself; and its key and value, [n, 1, 2 * inner]."""
     inner = len(weights.qkv.weight) // 3
     key_value = Affine(weights.qkv.weight[inner:], None if weights.qkv.bias is None else weights.qkv.bias[inner:])
     now = graph.affine(graph.norm(x, weights.norm), key_value)

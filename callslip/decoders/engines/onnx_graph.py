@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs: operators by name, weights as constants."""
+"""A minimal builder of ONNX graphs: operators by name, weights as constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPSET, IR_VERSION = 20, 9
 
 
 class Graph:
-    """Collects operators; every method returns the name of what it computes."""
+    """Collects operators; every method returns the name of its output."""
 
     def __init__(self) -> None:
         import onnx
@@ -33,7 +33,7 @@ class Graph:
         return name
 
     def output(self, value: str) -> None:
-        """Give a computed value back; outputs come in the order in which they were named here."""
+        """Declare a value as an output; outputs keep the order of declaration."""
         self.outputs.append(self._info(value, None, "float32"))
 
     def _info(self, name: str, shape: list[int | None] | None, kind: str) -> Any:
@@ -83,8 +83,8 @@ class Graph:
         return self.op("Gelu", x, approximate="tanh" if name == "gelu_tanh" else "none")
 
     def session(self, threads: int) -> Any:
-        """The graph, ready to run. Its threads sleep when there is nothing to do: a pool that spins takes the core
-        that somebody else needs."""
+        """An inference session for the graph. Thread spinning is off: spinning threads would keep cores from other
+        processes."""
         import onnxruntime
 
         graph = self.onnx.helper.make_graph(self.nodes, "callslip", self.inputs, self.outputs, self.constants)

@@ -1,8 +1,8 @@
-"""Weights laid out once for products with few rows, as a beam search has them.
+"""Prepacked weights for matrix products with few rows, as in beam search.
 
-A plain product packs the weights anew at every call. On a CPU torch's oneDNN can keep them packed, which saves about a
-sixth of the time with ten rows. The operators are torch's internal ones, so they are tried before they are trusted;
-elsewhere a plain product does. Packing copies the weights.
+A plain product packs the weights at every call. On a CPU, torch's oneDNN can keep them packed, which saves about a
+sixth of the time with ten rows. The operators are internal to torch, so they are tested before use, with a plain
+product as fallback. Packing copies the weights.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> T
 
 @cache
 def onednn_packs() -> bool:
-    """Whether this build of torch keeps packed weights, seen by comparing its products with plain ones."""
+    """Whether this build of torch supports prepacked weights, tested by comparing their products with plain ones."""
     if not torch.backends.mkldnn.is_available():
         return False
     weight, x = torch.linspace(-1, 1, 48).view(6, 8), torch.linspace(-2, 2, 24).view(3, 8)

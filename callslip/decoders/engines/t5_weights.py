@@ -1,4 +1,4 @@
-"""The weights of a T5 or mT5 of transformers, as a search engine runs them."""
+"""Extracts the weights of transformers' T5 or mT5 for a search engine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _cross_attention(layer: Any) -> CrossAttentionWeights:
 def _feed_forward(layer: Any, config: Any) -> FeedForwardWeights:
     dense = layer.DenseReluDense
     if config.dense_act_fn not in ACTIVATIONS:
-        raise Unsupported(f"a T5 with activation {config.dense_act_fn} cannot be searched")
+        raise Unsupported(f"T5's activation {config.dense_act_fn} is not supported")
     up = Affine.joined(dense.wi_0, dense.wi_1) if config.is_gated_act else Affine.joined(dense.wi)
     activation = ACTIVATIONS[config.dense_act_fn]
     return FeedForwardWeights(_norm(layer.layer_norm), up, Affine.joined(dense.wo), activation, config.is_gated_act)

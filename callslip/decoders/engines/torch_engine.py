@@ -1,8 +1,7 @@
-"""A decoder one token at a time, for all beams at once, in torch: on any device, with as few and as large products as
-possible.
+"""Decoder steps in torch, on any device: one token for all beams at once, with as few and large products as possible.
 
-Query, key and value are one product; the keys and values that cross-attention reads are held once per query and
-shared by its beams; the first step has one row per query instead of one per beam.
+Query, key and value are one product; the keys and values of cross-attention are stored once per query and shared by its
+beams; the first step has one row per query instead of one per beam.
 """
 
 from __future__ import annotations
@@ -89,13 +88,13 @@ class _SelfAttention:
         self.qkv, self.out = PackedLinear(weights.qkv), PackedLinear(weights.out)
 
     def step(self, x: Tensor, kept: Tensor, bias: Tensor | None) -> Tensor:
-        """One row a beam, x [n, model]. `kept` [n, written + 1, 2 * inner] holds the keys and values of each beam, the
-        last of which is filled in here; bias [written + 1, heads]."""
+        """One row per beam, x [n, model]. `kept` [n, written + 1, 2 * inner] is the key-value cache of each beam, whose
+        last entry is filled in here; bias [written + 1, heads]."""
         query, now = self.qkv(self.norm(x)).split([kept.shape[2] // 2, kept.shape[2]], dim=1)
         kept[:, -1] = now
         keys, values = kept.unflatten(2, (2, self.heads, -1)).unbind(2)  # [n, written + 1, heads, width]
         if kept.shape[1] == 1:
-            mixed = values[:, 0]  # one token attends to itself alone
+            mixed = values[:, 0]  # a single token attends only to itself
         else:
             weights = (query.unflatten(1, (1, self.heads, -1)) * keys).sum(-1)
             if bias is not None:
@@ -104,7 +103,7 @@ class _SelfAttention:
         return self.out.added(mixed.reshape(len(x), -1), x)
 
     def all(self, x: Tensor, bias: Tensor) -> Tensor:
-        """An encoder's: all tokens x [Q, S, model] see each other."""
+        """Encoder self-attention: all tokens x [Q, S, model] attend to each other."""
         size, length, model = x.shape
         rows = x.view(-1, model)
         packed = self.qkv(self.norm(rows)).view(size, length, 3, self.heads, -1)
@@ -125,7 +124,7 @@ class _CrossAttention:
         return both[:, :, 0].permute(0, 2, 3, 1).contiguous(), both[:, :, 1].transpose(1, 2).contiguous()
 
     def __call__(self, x: Tensor, cross: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """All beams of a query read its one memory: x [Q * beams, model]."""
+        """Cross-attention, x [Q * beams, model]; the beams of a query share its memory."""
         keys, values = cross
         query = self.query(self.norm(x)).view(len(keys), -1, self.heads, keys.shape[2]).transpose(1, 2)
         scores = query @ keys
@@ -159,7 +158,7 @@ def activated(x: Tensor, activation: str) -> Tensor:
 
 
 def padding(memory: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask of padding as what is added to scores, [Q, 1, 1, S]; none if nothing is padded."""
+    """The padding mask as an additive attention bias, [Q, 1, 1, S]; None if nothing is padded."""
     if mask is None or bool(mask.all()):
         return None
     zeros = torch.zeros(mask.shape, dtype=memory.dtype, device=memory.device)
@@ -167,6 +166,6 @@ def padding(memory: Tensor, mask: Tensor | None) -> Tensor | None:
 
 
 def rows_of(parents: Tensor, before: int) -> Tensor:
-    """Numbers of beams within their query, [Q, beams], as rows among the `before` of all queries."""
+    """Convert beam indices within each query, [Q, beams], to flat row indices, with `before` beams per query."""
     each = before // len(parents)
     return (parents + torch.arange(0, before, each, device=parents.device)[:, None]).view(-1)

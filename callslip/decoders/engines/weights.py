@@ -1,6 +1,6 @@
-"""The weights of a decoder (and of T5's encoder), apart from the modules that are trained: what a search engine runs.
+"""The weights of a decoder (and of T5's encoder) for a search engine, independent of the modules that are trained.
 
-T5 and our own code writer give theirs in this form; `steps` runs them in torch, `onnx_steps` in ONNX Runtime.
+T5 and our own code writer export this form; `torch_engine` runs it in torch, `onnx_engine` in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Affine:
 
 @dataclass
 class Norm:
-    """`layer`: mean and variance; `rms`: the root of the mean square alone."""
+    """`layer`: layer norm; `rms`: RMS norm, without the mean."""
 
     kind: Literal["layer", "rms"]
     weight: Tensor
@@ -62,12 +62,12 @@ class FeedForwardWeights:
     down: Affine
     activation: Activation
     gated: bool = False
-    """The first half of `up`, activated, times the second half."""
+    """Gated: the activation of the first half of `up`, times the second half."""
 
 
 @dataclass
 class MemoryWeights:
-    """Each vector that is read becomes `slots` vectors of the decoder's width, normed."""
+    """Projects each input vector to `slots` normalised vectors of the decoder's width."""
 
     project: Affine
     slots: int
@@ -76,35 +76,35 @@ class MemoryWeights:
 
 @dataclass
 class DecoderWeights:
-    """Pre-norm layers. Queries of attention are scaled already."""
+    """Pre-norm layers. The attention scale is folded into the query projections."""
 
     layers: list[tuple[SelfAttentionWeights, CrossAttentionWeights, FeedForwardWeights]]
     final: Norm
     heads: int
     bias: Callable[[int], Tensor] | None = None
-    """What the newest of n tokens adds to its attention to each of them, [n, heads]; none adds nothing."""
+    """Attention bias of the newest of n tokens towards each of them, [n, heads]; None for no bias."""
     memory: MemoryWeights | None = None
-    """How what is read becomes what cross-attention attends to; none takes it as it is."""
+    """Projection of the input to the memory of cross-attention; None uses the input itself."""
 
     @property
     def inner(self) -> int:
-        """Heads times the width of a head."""
+        """Number of heads times head width."""
         return len(self.layers[0][0].qkv.weight) // 3
 
 
 @dataclass
 class EncoderWeights:
-    """T5's encoder, whose attention is biased by positions."""
+    """T5's encoder, with relative position bias."""
 
     layers: list[tuple[SelfAttentionWeights, FeedForwardWeights]]
     final: Norm
     heads: int
     bias: Callable[[int], Tensor]
-    """What positions add to the attention between n tokens, [1, heads, n, n]."""
+    """Position bias of the attention between n tokens, [1, heads, n, n]."""
 
 
 class State(Protocol):
-    """What a decoder has read and written so far. Steps make new tensors, so a fork can go on alone."""
+    """The memory and key-value cache of a decoder. Steps create new tensors, so that a fork is independent."""
 
     @property
     def written(self) -> int: ...
@@ -119,9 +119,8 @@ class Engine(Protocol):
         """Run the encoder, if there is one: embeddings [Q, S, model], mask [Q, S] -> states [Q, S, model]."""
 
     def read(self, memory: Tensor, mask: Tensor | None) -> Any:
-        """Begin with what the beams will attend to: memory [Q, S, what is read]; `mask` [Q, S] is 0 where it is
-        padding."""
+        """Start from the memory that the beams attend to, [Q, S, input_dim]; `mask` [Q, S] is 0 for padding."""
 
     def step(self, state: Any, x: Tensor, parents: Tensor | None) -> Tensor:
-        """Write one token on each beam: embeddings [Q, beams, model] -> decoder states [Q, beams, model]. `parents`
-        [Q, beams] says which earlier beam of its query each one continues."""
+        """Append one token to each beam: embeddings [Q, beams, model] -> decoder states [Q, beams, model]. `parents`
+        [Q, beams] is the earlier beam of the same query that each beam continues."""

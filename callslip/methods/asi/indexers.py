@@ -1,8 +1,8 @@
-"""Indexers: small modules that give a vector a probability for each token of each level, and are trained with the
-rest of a method. Three ways, one interface: a network per level, product and residual quantisation.
+"""Indexers: small modules that map a vector to token probabilities for each level, trained with the rest of a method.
+Three kinds with one interface: a network per level, product and residual quantisation.
 
-Codes of the two quantisers are those of `ProductQuantizer` and `ResidualQuantizer` on the learned codebooks; what is
-here is the part that learns.
+Codes of the two quantisers are those of `ProductQuantizer` and `ResidualQuantizer` with the learned codebooks; this
+module has the trainable part.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from callslip.identifiers.residual import ResidualQuantizer
 IndexerName = Literal["mlp", "pq", "rq"]
 
 CLUSTERED = 50_000
-"""Vectors that a network's first tokens are made from, at most."""
+"""Maximum number of vectors used to initialise a network."""
 CERTAIN = 2.0
-"""How sure a network is of its tokens at first: the logarithm of what the mean distance to a centre costs."""
+"""Initial sharpness of a network's softmax: the logit difference for the mean distance to a centre."""
 
 
 class Indexer(nn.Module):
@@ -35,23 +35,22 @@ class Indexer(nn.Module):
         raise NotImplementedError
 
     def codes(self, e: Tensor) -> Tensor:
-        """The likeliest code of each vector, [B, L]."""
+        """The most likely code of each vector, [B, L]."""
         raise NotImplementedError
 
     def quantisation(self, e: Tensor) -> Tensor | None:
-        """The squared error of the vectors that the codes stand for, a mean over the batch; None if codes stand for no
-        vectors."""
+        """Mean squared reconstruction error over the batch; None if the indexer does not reconstruct vectors."""
         return None
 
     def begin(self, vectors: np.ndarray, seed: int = 0) -> None:
-        """Take a first look at the vectors that will be coded."""
+        """Initialise from the vectors that will be coded."""
 
 
 class NetworkIndexer(Indexer):
-    """A network with softmax for each level, all levels at once: it reads e alone, so a code costs one pass.
+    """A network with softmax for each level, all in parallel: they read only e, so a code takes one pass.
 
-    Each level begins with a stretch of the vector of its own and with tokens where that has clusters. Networks that all
-    begin with the same view learn the same few clusters, and four levels then tell no more apart than one.
+    Each level is initialised on its own subvector, with tokens at the clusters of that subvector. Networks with the
+    same initial view learn the same few clusters, and four levels then separate no more than one.
     """
 
     def __init__(self, dim: int, length: int, width: int, hidden: int = 256, dropout: float = 0.2) -> None:
@@ -68,8 +67,8 @@ class NetworkIndexer(Indexer):
             self.inside.weight.mul_(own.expand(-1, hidden, -1).flatten(0, 1))
 
     def hidden(self, e: Tensor) -> Tensor:
-        """What each level's network has inside, [B, L, hidden]."""
-        # A unit vector's entries are small; scaled to about 1, networks tell texts apart from the beginning.
+        """Hidden layer of each level's network, [B, L, hidden]."""
+        # The entries of a unit vector are small; scaled to about 1, networks separate texts from the start.
         return functional.gelu(self.inside(e * self.scale)).unflatten(-1, (self.length, -1))
 
     def logits(self, e: Tensor) -> Tensor:
@@ -88,25 +87,25 @@ class NetworkIndexer(Indexer):
             points = _plain(inside[:, level])
             centres = torch.from_numpy(_filled(cluster_centres(points, self.width, seed + level), self.width))
             near = squared_distances(torch.from_numpy(points), centres).amin(dim=1).mean().clamp_min(1e-6)
-            # The nearest centre is the likeliest token, and the more so the nearer it is.
+            # The token of the nearest centre is the most likely, increasingly so with proximity.
             self.out[level] = (2 * CERTAIN / near * centres).t()
             self.bias[level] = -CERTAIN / near * centres.square().sum(dim=1)
 
 
 class CodebookIndexer(Indexer):
-    """What both quantisers share: codebooks, and probabilities by Sinkhorn's iterations over the batch, which give
-    every token its share of the batch however the vectors lie. Without a batch to share out, the nearest row."""
+    """Common part of both quantisers: codebooks, and probabilities balanced over the batch by Sinkhorn iterations, so
+    that every token gets its share of the batch. Without a batch, codes are the nearest rows."""
 
     def __init__(self, rows: int, width: int, epsilon: float = 0.003, iterations: int = 100) -> None:
         super().__init__()
         if epsilon <= 0 or iterations < 0:
-            raise BadSetting(f"Sinkhorn needs epsilon > 0 and no fewer than 0 iterations, not {epsilon}, {iterations}")
+            raise BadSetting(f"Sinkhorn needs epsilon > 0 and iterations >= 0, not {epsilon} and {iterations}")
         self.epsilon, self.iterations = epsilon, iterations
         self.codebooks = nn.Parameter(torch.randn(rows, width) / width**0.5)
 
     def probabilities(self, distances: Tensor) -> Tensor:
-        """From squared distances [B, K] of one level. Gradients flow through the distances; how tokens are shared out
-        is taken as given."""
+        """Probabilities from squared distances [B, K] of one level. Gradients flow through the distances, but not
+        through the balancing."""
         scores = -distances / self.epsilon
         if self.training and self.iterations and len(scores) > 1:
             with torch.no_grad():
@@ -116,7 +115,7 @@ class CodebookIndexer(Indexer):
 
 
 class ProductIndexer(CodebookIndexer):
-    """Level l codes the l-th stretch of the vector."""
+    """Level l codes the l-th subvector."""
 
     def __init__(self, dim: int, length: int, width: int, epsilon: float = 0.003, iterations: int = 100) -> None:
         super().__init__(width, dim, epsilon, iterations)
@@ -147,7 +146,7 @@ class ProductIndexer(CodebookIndexer):
 
 
 class ResidualIndexer(CodebookIndexer):
-    """Each level codes what the levels before it left over."""
+    """Each level codes the residual of the levels before it."""
 
     def __init__(self, dim: int, length: int, width: int, epsilon: float = 0.003, iterations: int = 100) -> None:
         super().__init__(length * width, dim, epsilon, iterations)
@@ -196,7 +195,7 @@ def make_indexer(
     epsilon: float = 0.003,
     iterations: int = 100,
 ) -> Indexer:
-    """The indexer of that name; each takes the settings that are its own."""
+    """The indexer of the given name, with its own settings."""
     if name == "mlp":
         return NetworkIndexer(dim, length, width, hidden, dropout)
     kind = {"pq": ProductIndexer, "rq": ResidualIndexer}[name]
@@ -222,7 +221,7 @@ def _take(parameter: nn.Parameter, values: np.ndarray) -> None:
 
 
 def _filled(book: np.ndarray, width: int) -> np.ndarray:
-    """A codebook with all its rows: k-means of few vectors gives fewer, and the others lie far from all."""
+    """A codebook padded to full size: k-means of few vectors gives fewer rows, and the others are far from all."""
     more = width - len(book)
     far = np.random.default_rng(0).normal(size=(more, book.shape[1])) * 3 / book.shape[1] ** 0.5
     return np.concatenate([book, far]).astype(np.float32) if more else book

@@ -1,4 +1,4 @@
-"""The model of ASI: an encoder's head, an indexer that gives texts codes, and a writer that writes them, in one."""
+"""The model of ASI: an encoder head, an indexer that assigns codes to texts, and a code writer, in one module."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from callslip.decoders.wrapped import WrappedWriter
 from callslip.decoders.writer import CodeWriter
 
 NARROW = -11.0
-"""Logarithm of the variance that representations begin with: of 384 dimensions, noise of a twelfth of the unit vector.
-Four and a half times as much (-8) made codes coarser."""
+"""Initial log-variance of the representations: in 384 dimensions, noise of a twelfth of the unit vector. Noise 4.5
+times as large (-8) made codes coarser."""
 
 
 class GaussianHead(nn.Module):
-    """What an encoder's vector becomes: the mean and the log-variance of a Gaussian, [B, D] each. The mean is a unit
-    vector, and begins as the given one."""
+    """Maps an encoder's vector to the mean and log-variance of a Gaussian, [B, D] each. The mean is a unit vector,
+    initially the given one."""
 
     def __init__(self, dim: int, hidden: int = 512) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class GaussianHead(nn.Module):
 
 
 class IndexedWriter(WrappedWriter):
-    """Reads a vector: `codes` are what a document gets, `start` and `advance` write what a query asks for."""
+    """Reads a vector: `codes` assigns codes to documents, `start` and `advance` write codes for queries."""
 
     def __init__(self, input_dim: int, widths: Sequence[int], *, indexer: nn.Module, **shape: Any) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class IndexedWriter(WrappedWriter):
         self.writer = CodeWriter(input_dim, widths, **shape)
 
     def memory(self, vectors: Tensor) -> Tensor:
-        """What the writer reads of a text: its dense representation."""
+        """The dense representation of a text, which the writer reads."""
         return self.represent(vectors)
 
     def represent(self, vectors: Tensor) -> Tensor:
@@ -54,14 +54,14 @@ class IndexedWriter(WrappedWriter):
         return self.head.mean(vectors)
 
     def sample(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Representations drawn from their Gaussians, as unit vectors, with means and log-variances, [B, D] each."""
+        """Representations sampled from their Gaussians, as unit vectors, with means and log-variances, [B, D] each."""
         mean, log_variance = self.head(vectors)
         drawn = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         return functional.normalize(drawn, dim=-1), mean, log_variance
 
     @torch.no_grad()
     def codes(self, vectors: Tensor) -> Tensor:
-        """The code that each text gets, [B, L]."""
+        """The code of each text, [B, L]."""
         training = self.training
         self.eval()
         found = self.indexer.codes(self.represent(vectors))  # type: ignore[operator]

@@ -13,8 +13,8 @@ from callslip.decoders.writer import CodeWriter
 class CodebookWriter(CodeWriter):
     """A level's logits are the products of the decoder's state with the rows of the level's codebook.
 
-    All states have the same length D^¼. Free, their products would grow until every softmax is certain of itself, and
-    tokens would be exchanged in every batch.
+    All states have norm D^¼. Without this constraint the products would grow until every softmax saturates, and tokens
+    would change in every batch.
     """
 
     def __init__(self, input_dim: int, widths: Sequence[int], **shape: Any) -> None:

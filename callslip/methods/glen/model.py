@@ -1,9 +1,8 @@
 """GLEN's model: a decoder that is fed its own last hidden state and writes words.
 
-A text's vector goes in, one hidden state per level comes out, and a state's dot products with the words' embeddings
-are the level's logits. A query's depend on nothing that is written, so it gives one table of log-probabilities, [L, V],
-that scores every code. Fed with the word it wrote instead (`feedback="token"`, for comparison) it is a decoder like
-others, and has no such table.
+The input is a text's vector, the output one hidden state per level, whose dot products with the word embeddings are the
+level's logits. A query's logits do not depend on the words written, so a table of log-probabilities, [L, V], scores
+every code. With `feedback="token"`, for comparison, the decoder is fed the word it wrote, and there is no such table.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from callslip.decoders.writer import DecoderLayer
 from callslip.errors import BadSetting
 
 BLOCK = 1024
-"""Texts that are read at a time when nothing is trained."""
+"""Batch size of inference."""
 
 
 @dataclass
 class TableScores:
-    """Log-probabilities of a level that are the same for every beam of a query, [queries, V]."""
+    """Log-probabilities of a level, shared by all beams of a query, [queries, V]."""
 
     values: Tensor
     beams: int
@@ -46,7 +45,7 @@ class TableScores:
 
 @dataclass
 class Written:
-    """The state of a search: what was read, and what each beam has written so far, [B, beams, levels]."""
+    """Search state: the queries, and the words each beam has written so far, [B, beams, levels]."""
 
     read: Any
     tokens: Tensor
@@ -56,7 +55,7 @@ class Written:
 
 
 class LexicalWriter(nn.Module):
-    """Reads vectors of `input_dim`, writes `length` of `words` words whose embeddings have `dim` numbers."""
+    """Reads vectors of `input_dim`, and writes `length` words of a vocabulary of `words` with embeddings of `dim`."""
 
     def __init__(
         self,
@@ -87,9 +86,9 @@ class LexicalWriter(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, dim)
-        self.skip = nn.Linear(input_dim, dim)  # the vector itself, which the decoder adds to
+        self.skip = nn.Linear(input_dim, dim)  # residual connection from the input vector
         self.taken = nn.Parameter(torch.ones(length))
-        self.strengths = nn.Parameter(torch.ones(length))  # of a query's states: what a level's words are worth
+        self.strengths = nn.Parameter(torch.ones(length))  # weight of each level in a query's states
         self.last_norm = nn.RMSNorm(dim)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
@@ -102,13 +101,13 @@ class LexicalWriter(nn.Module):
         return len(self.widths)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **more: Any) -> Any:
-        """Weights that were saved before levels had strengths have none: all are 1."""
+        """Load weights; those saved by versions without strengths get strengths of 1."""
         state_dict = {"strengths": torch.ones(self.length)} | dict(state_dict)
         return super().load_state_dict(state_dict, *arguments, **more)
 
     def begin_with(self, embeddings: np.ndarray, centre: np.ndarray, to_words: np.ndarray | None = None) -> None:
-        """Where training sets out from: the words' embeddings [words, dim], the mean of the vectors, and the matrix
-        [input_dim, dim] that takes vectors to where words are, if they are not there already."""
+        """Initialise the model with the word embeddings [words, dim], the mean of the vectors, and the matrix
+        [input_dim, dim] that maps vectors to the space of the words, if they are not in it already."""
         with torch.no_grad():
             self.embeddings.copy_(torch.from_numpy(embeddings))
             if to_words is not None:
@@ -117,16 +116,16 @@ class LexicalWriter(nn.Module):
 
     @torch.no_grad()
     def begin_strengths(self, vectors: np.ndarray) -> None:
-        """Let the strengths of a query's levels begin as the square roots of what documents' words weigh there on the
-        whole, 1 in the mean.
+        """Initialise the strengths of a query's levels as the square roots of the mean weights of documents' words at
+        each level, scaled to mean 1.
 
-        A document's words are what its vector is put together of, the first the heaviest. A code does not tell their
-        weights, but what is true of all documents a query can know. (By the weights themselves the first words outweigh
-        all others; by their roots more answers were found on both sets that were tried.)
+        A document's vector is decomposed into its words, the first with the largest weight. A code does not contain the
+        weights, but a query can use their mean over all documents. (With the weights themselves, the first words
+        dominate all others; square roots found more answers on both data sets tested.)
         """
         tokens, logits = (part[:, :, 0] for part in self.likeliest_words(vectors, 1))
         lengths = self.embeddings.norm(dim=-1).clamp(min=1e-9).cpu().numpy()
-        cosines = logits / lengths[tokens]  # the states' own length is 1
+        cosines = logits / lengths[tokens]  # the states have norm 1
         strengths = np.sqrt(np.maximum(word_weights(cosines).mean(axis=0), 0))
         if strengths.mean() > 0:
             self.strengths.copy_(torch.from_numpy(strengths / strengths.mean()))
@@ -136,10 +135,10 @@ class LexicalWriter(nn.Module):
     ) -> Tensor:
         """Hidden states [B, L, dim], scaled by dim^-1/2 as T5 scales them, of texts given as vectors [B, input_dim].
 
-        Of a document, what a level's likeliest word says is taken out before the next level, so that another word is
-        next; a query keeps all it has, for any document's words, times the level's strength. With token feedback a
-        level is fed the word of `tokens` [B, L] before it, or without them the likeliest word; which is looked for
-        `among` some words of each level, [B, L, S], if they are given.
+        For documents, the component along a level's most likely word is projected out before the next level, so that
+        the next word differs; queries keep the full state, times the level's strength. With token feedback, a level is
+        fed the previous word of `tokens` [B, L], or by default the most likely word, restricted to the words `among`
+        [B, L, S] of each level if given.
         """
         memory = self.memory_norm(self.to_memory(vectors).unflatten(-1, (self.slots, -1)))
         crossed = [layer.cross.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
@@ -167,7 +166,7 @@ class LexicalWriter(nn.Module):
 
     @torch.no_grad()
     def likeliest(self, states: Tensor, among: Tensor | None = None) -> Tensor:
-        """The word nearest to each state, [n, dim] -> [n]; of all words, or of those of its row `among` [n, S]."""
+        """The most likely word of each state, [n, dim] -> [n]; of all words, or of its row of `among` [n, S]."""
         if among is None:
             return self.logits(states).argmax(-1)
         some = nn.functional.embedding(among, self.embeddings)  # [n, S, dim]
@@ -182,7 +181,7 @@ class LexicalWriter(nn.Module):
         """[..., dim] -> [..., V]."""
         return states @ self.embeddings.T
 
-    # Many texts, when nothing is trained.
+    # Inference on many texts.
 
     def read(self, vectors: np.ndarray, documents: bool = False) -> Tensor:
         """The states of texts, [n, L, dim]."""
@@ -192,8 +191,8 @@ class LexicalWriter(nn.Module):
             return torch.cat([self.states(block.to(device), documents=documents) for block in blocks])
 
     def likeliest_words(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `count` likeliest words of each level for documents, the likeliest first, and their logits: int32 and
-        float32 [n, L, count]."""
+        """The `count` most likely words of each level for documents, best first, and their logits: int32 and float32
+        [n, L, count]."""
         tokens, weights = [], []
         for at in _starts(len(vectors)):
             with torch.inference_mode():
@@ -203,12 +202,12 @@ class LexicalWriter(nn.Module):
             weights.append(best.values.cpu().numpy())
         return np.concatenate(tokens), np.concatenate(weights)
 
-    # Search. Queries are vectors [B, input_dim], or with hidden feedback their states [B, L, dim], already read.
+    # Search. Queries are vectors [B, input_dim], or with hidden feedback their precomputed states [B, L, dim].
 
     def table(self, queries: Tensor) -> list[Tensor]:
         """The log-probabilities of every word at every level: one [B, V] per level."""
         if self.feedback == "token":
-            raise BadSetting("scores depend on the words written before: there is no table", "Use beam search.")
+            raise BadSetting("with token feedback there is no table: scores depend on the prefix", "Use beam search.")
         states = queries if queries.dim() == 3 else self.states(queries)
         return list(self.logits(states).log_softmax(-1).unbind(1))
 
@@ -229,7 +228,7 @@ class LexicalWriter(nn.Module):
         return TableScores(self._next(queries, state.tokens.flatten(0, 1)), 1)
 
     def _next(self, queries: Tensor, tokens: Tensor) -> Tensor:
-        """Log-probabilities of the level after the given words, everything read anew: a code is short."""
+        """Log-probabilities of the level after the given words, recomputed from the start, since codes are short."""
         level = tokens.shape[1]
         padded = nn.functional.pad(tokens, (0, self.length - level))
         return self.logits(self.states(queries, padded)[:, level]).log_softmax(-1)
@@ -240,7 +239,7 @@ def _starts(count: int) -> range:
 
 
 def _step(layer: Any, x: Tensor, cross: tuple[Tensor, Tensor], before: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """One position through a layer: attention to those before it and to itself, to the memory, feed-forward."""
+    """One position through a layer: causal self-attention, cross-attention, feed-forward."""
     normed = layer.self_norm(x)
     before.append(layer.itself.keys_values(normed))
     keys, values = (torch.cat(parts, dim=-2) for parts in zip(*before, strict=True))
@@ -250,13 +249,13 @@ def _step(layer: Any, x: Tensor, cross: tuple[Tensor, Tensor], before: list[tupl
 
 
 def word_weights(cosines: np.ndarray) -> np.ndarray:
-    """Weights of the words that make up unit vectors by matching pursuit, [n, L], given the cosine of each word with
-    what was left of the vector before it: a word that is taken leaves √(1 − cos²) of the length."""
+    """Weights of the words in a matching pursuit of unit vectors, [n, L], from the cosine of each word with the
+    residual before it: each word leaves √(1 − cos²) of the residual's norm."""
     left = np.cumprod(np.sqrt(np.clip(1 - cosines**2, 0, 1)), axis=1)
     return cosines * np.concatenate([np.ones_like(left[:, :1]), left[:, :-1]], axis=1)
 
 
 def _projection(x: Tensor, direction: Tensor) -> Tensor:
-    """The part of each x that lies along the direction, [B, D] each."""
+    """Projection of each x onto its direction, [B, D] each."""
     share = (x * direction).sum(-1, keepdim=True) / direction.square().sum(-1, keepdim=True).clamp(min=1e-9)
     return share * direction

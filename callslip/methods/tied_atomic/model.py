@@ -1,4 +1,4 @@
-"""The model of Tied-Atomic: one decoder step that gives queries and documents their states."""
+"""The model of Tied-Atomic: one decoder step that computes the states of queries and documents."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from callslip.decoders.writer import CodeWriter
 
 
 class TiedReader(nn.Module):
-    """A text's vector in, its last hidden state out: the same for queries and documents.
+    """Maps a text's vector to its last hidden state, in the same way for queries and documents.
 
-    One step of DSI's decoder reads the vector; its state, projected, is added to the vector. The projection begins at
-    zero, so that an untrained reader is the encoder and training sets out from dense retrieval.
+    One step of DSI's decoder reads the vector; its projected state is added to the vector. The projection is
+    initialised to zero, so that training starts from dense retrieval.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class TiedReader(nn.Module):
         self.decoder = CodeWriter(
             dim, [1], width=width, layers=layers, heads=heads, memory_slots=memory_slots, dropout=dropout
         )
-        self.decoder.heads = nn.ModuleList()  # the rows of its head are the documents' states
+        self.decoder.heads = nn.ModuleList()  # the documents' states serve as output weights
         self.out = nn.Linear(width, dim)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)

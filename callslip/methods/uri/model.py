@@ -1,4 +1,4 @@
-"""What URI adds to a code writer: items that are read as queries are, and a ranker."""
+"""URI's extensions of a code writer: items read like queries, and a ranker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from callslip.decoders.writer import CodeWriter, States
 
 
 class UnifiedWriter(HistoryWriter):
-    """A writer of codes for histories and for single items: both are states of the same width to one decoder."""
+    """A code writer for histories and single items, both of which one decoder reads as states of the same width."""
 
     def __init__(self, encoder: HistoryEncoder, writer: CodeWriter) -> None:
         super().__init__(encoder, writer)
@@ -19,15 +19,15 @@ class UnifiedWriter(HistoryWriter):
         self.item_norm = nn.LayerNorm(dim)
 
     def read_items(self, vectors: Tensor) -> Read:
-        """Items by their vectors [B, D], as the decoder reads them: what it has of a history, of one state."""
+        """Items with vectors [B, D] in the decoder's input format: histories of a single state."""
         states = self.item_norm(vectors + self.item_encoder(vectors))
         seen = torch.ones((len(states), 1), dtype=torch.bool, device=states.device)
         return Read(states, States(states.unsqueeze(1), seen))
 
 
 class Ranker(nn.Module):
-    """A linear change of queries' vectors and another of items', which begin as none at all: at first the inner product
-    is the encoder's own, and weight decay draws it back there."""
+    """Linear maps of the vectors of queries and items, initialised to the identity: the inner product is initially that
+    of the encoder, and weight decay pulls it back there."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class Ranker(nn.Module):
 
     @torch.no_grad()
     def folded(self, vectors: Tensor) -> Tensor:
-        """What a query's inner products with items' plain vectors must be taken with, to be those of both sides.
+        """Query vectors with the items' map folded in, for inner products with the items' original vectors.
 
-        The items' side is linear, so it can be moved to the query: no second vector of each item need be kept.
+        The items' map is linear, so it can be applied to the query instead, and no second vector per item is stored.
         """
         changed = self.queries(vectors)
         return changed + changed @ self.item_side.weight
