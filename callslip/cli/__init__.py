@@ -1,4 +1,4 @@
-"""The command line. One command a file; nothing heavy is imported before a command runs."""
+"""The command line, one command per file. Heavy modules are imported only when a command runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from callslip.runtime.interrupts import outside_imports
 from callslip.runtime.patience import patience
 
 SEARCHING = (["search"], ["evaluate"], ["serve"])
-"""Commands that compute little at a time, and should not take a core that others need while they wait."""
+"""Commands with short computations, whose threads should sleep instead of spinning while idle."""
 WAIT = 60.0
-"""Seconds that a command waits for another process which holds a lock."""
+"""Timeout in seconds for a lock held by another process."""
 INTERRUPTED = 130
-"""What a shell expects after Ctrl-C. typer makes an exit with it of an interrupted command, and says nothing."""
+"""Exit code after Ctrl-C, by the shell's convention; typer exits with it silently if a command is interrupted."""
 
 app = typer.Typer(
     name="callslip",
-    help="Generative retrieval: documents get short codes, a model learns to write them, search lets it write.",
+    help="Generative retrieval: every document has a short code, and a model answers a query by writing codes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +39,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 
 def register() -> None:
-    """Import every command: a module of this package that defines one registers it."""
+    """Import every module of this package, so that its commands are registered."""
     from callslip.cli import (  # noqa: F401
         add,
         check,
@@ -61,9 +61,9 @@ def register() -> None:
 
 
 def main() -> None:
-    """Run a command. User errors are printed without a traceback; an interrupt ends with 130."""
+    """Run a command. User errors are printed without a traceback; Ctrl-C exits with 130."""
     threads.prepare(searching=sys.argv[1:2] in SEARCHING)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor a caller's own
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor replaced by the caller
         signal.signal(signal.SIGINT, outside_imports(signal.default_int_handler))
     terminal.guard()
     register()
@@ -78,7 +78,7 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
-        terminal.say("interrupted; vectors that were encoded are kept, nothing else was changed")
+        terminal.say("interrupted; encoded vectors stay in the cache, nothing else was changed")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `callslip search … | head`
         sys.stderr.close()

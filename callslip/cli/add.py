@@ -15,5 +15,5 @@ def add(
     each: changes.EachOption = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Add documents to an index without training: they are found, and durable, when this returns."""
+    """Add documents to an index without training. When the command returns, they are searchable and durable."""
     changes.commit(index, documents, format, column, skip_bad, each, replace=False)

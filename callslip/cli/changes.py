@@ -1,4 +1,4 @@
-"""What `callslip add` and `callslip update` share: documents are read, committed in groups, and reported."""
+"""Common part of `callslip add` and `callslip update`: read documents, commit them in batches, and report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from callslip.cli import options, terminal
 from callslip.errors import CallslipError
 
 AT_ONCE = 1000
-"""Documents that become durable together: enough for the encoder, few enough to lose little when interrupted."""
+"""Documents per commit: enough for the encoder, and few enough to lose little if interrupted."""
 
 DocumentsArgument = Annotated[
     str, typer.Argument(metavar="DOCUMENTS", help="Documents in any format that `fit` reads, e.g. docs.jsonl.")
@@ -20,14 +20,14 @@ DocumentsArgument = Annotated[
 
 EachOption = Annotated[
     bool,
-    typer.Option("--each", help="Print each document's id and what it is to the model: new content or new semantic."),
+    typer.Option("--each", help="Print each document's id and its novelty to the model: new content or new semantic."),
 ]
 
 
 def commit(
     path: Path, documents: str, format: str | None, column: list[str] | None, skip_bad: bool, each: bool, replace: bool
 ) -> None:
-    """Add documents, or `replace` those of the same doc_id."""
+    """Add documents, or `replace` those with the same doc_id."""
     corpus = options.read_corpus(documents, format, None, None, None, column, skip_bad)
     index = options.open_index(path, None)
     done, verb = 0, "updated or added" if replace else "added"
@@ -38,7 +38,7 @@ def commit(
             done += len(some)
     except CallslipError as error:
         if done:
-            options.say(f"{verb} {options.counted(done, 'document')} before this, and they stay:")
+            options.say(f"{verb} {options.counted(done, 'document')} before the error; these are saved:")
         raise error
     options.say(f"{verb} {options.counted(done, 'document')}; {path} has {len(index):,}")
     for line in index.drift().lines():

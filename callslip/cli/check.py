@@ -13,17 +13,17 @@ from callslip.cli import app, options, terminal
 @app.command()
 def check(
     index: options.IndexArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     accept_loss: Annotated[
         bool,
         typer.Option(
-            "--accept-loss", help="Go on without acknowledged changes that are lost because SQLite's log was damaged."
+            "--accept-loss", help="Continue without acknowledged changes that were lost with a damaged SQLite log."
         ),
     ] = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Verify every hash, row, code and node of an index, open it and search; exit with 3 and the file's name if
-    something is wrong."""
+    """Verify every checksum, row, code and node of an index, then open and search it. If something is wrong, print the
+    file's name and exit with 3."""
     from callslip.api import check as verify
     from callslip.storage.drift import measure
     from callslip.storage.home import Home, accept_loss_of
@@ -40,7 +40,7 @@ def check(
         terminal.echo(terminal.to_json({**whole, "fit_again": drift.reasons}, indent=2))
         return
     terminal.echo(
-        f"{index} is whole: {found.files} files, {found.documents:,} documents, {found.codes:,} codes, generation "
+        f"{index} is intact: {found.files} files, {found.documents:,} documents, {found.codes:,} codes, generation "
         f"{found.generation}, version {found.version}; {found.since_snapshot:,} documents since the snapshot, "
         f"{found.deleted:,} deleted ones still stored"
     )

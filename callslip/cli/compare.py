@@ -1,4 +1,4 @@
-"""callslip compare: several methods, one corpus, one table."""
+"""callslip compare: compare several methods on one corpus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ def compare(
     corpus: options.CorpusArgument,
     methods: Annotated[
         str,
-        typer.Option("--methods", "-m", help="Names, or NAME:PRESET, separated by commas; the first is the baseline."),
+        typer.Option(
+            "--methods", "-m", help="Comma-separated methods, as NAME or NAME:PRESET; the first is the baseline."
+        ),
     ],
-    split: Annotated[str, typer.Option("--split", help="Which judgements.")] = "test",
+    split: Annotated[str, typer.Option("--split", help="The split of the judgements: train, dev or test.")] = "test",
     measures: options.MeasuresOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A folder for Markdown, JSON and an HTML page.")
+        Path | None, typer.Option("--out", "-o", help="Folder for the comparison as Markdown, JSON and HTML.")
     ] = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
     exclude_history: options.ExcludeHistoryOption = False,
-    typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
+    typos: Annotated[int, typer.Option("--typos", min=0, help="Number of typos to add to each query.")] = 0,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
     items: options.ItemsOption = None,
@@ -51,7 +53,7 @@ def compare(
         exclude_history=exclude_history,
         on_report=lambda name, report: options.say(
             f"{name}: fitted in {report.timings['fit_seconds']:.0f} s, "
-            f"{report.timings['search_ms_per_query']:.1f} ms a query"
+            f"{report.timings['search_ms_per_query']:.1f} ms per query"
         ),
     )
     options.show_comparison(comparison)

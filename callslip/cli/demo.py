@@ -1,4 +1,4 @@
-"""callslip demo: the main job, start to end, on a corpus that every Python has: its own documentation."""
+"""callslip demo: fit, evaluate and search an index of Python's own documentation, which every Python has."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EXAMPLES = (
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to save the index.")] = Path("indexes/demo"),
-    method: Annotated[str | None, typer.Option("--method", "-m", help="Another method than the default.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the index.")] = Path("indexes/demo"),
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Method to use instead of the default.")] = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
 ) -> None:
-    """Build an index of Python's own documentation, evaluate it beside BM25 and dense, and search it."""
+    """Build an index of Python's own documentation, compare it with BM25 and dense retrieval, and search it."""
     from callslip import api
     from callslip.cli.search import show
     from callslip.corpus.demo import demo_corpus
@@ -38,7 +38,7 @@ def demo(
     corpus = demo_corpus()
     train, test = (len(corpus.judgements[split]) for split in ("train", "test"))
     options.say(
-        f"The corpus: {len(corpus):,} documents, the docstrings of this Python's standard library; "
+        f"Corpus: {len(corpus):,} documents, the docstrings of this Python's standard library; "
         f"{train} questions to train on, {test} to test on."
     )
     reports = {}
@@ -56,7 +56,7 @@ def demo(
         for hit in index.search(question, k=3):
             show(hit, index, explain=False)
         terminal.echo()
-    terminal.echo("The index is saved. What to type next:")
+    terminal.echo("The index is saved. Next steps:")
     for command in (
         f'callslip search {out} "your question" --explain',
         f"callslip serve {out}",

@@ -1,4 +1,4 @@
-"""callslip evaluate: measure a saved index on judged queries."""
+"""callslip evaluate: evaluate a saved index on judged queries."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from callslip.cli import app, options
 def evaluate(
     index: options.IndexArgument,
     corpus: options.CorpusArgument,
-    split: Annotated[str, typer.Option("--split", help="Which judgements.")] = "test",
+    split: Annotated[str, typer.Option("--split", help="The split of the judgements: train, dev or test.")] = "test",
     measures: options.MeasuresOption = None,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Hits per query.")] = 100,
-    typos: Annotated[int, typer.Option("--typos", min=0, help="Typing errors to put into each query.")] = 0,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Number of hits per query.")] = 100,
+    typos: Annotated[int, typer.Option("--typos", min=0, help="Number of typos to add to each query.")] = 0,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Search exactly, too, and report what the beam loses to pruning.")
+        bool, typer.Option("--exact", help="Also search exactly, and report the loss by beam pruning.")
     ] = False,
     exclude_history: options.ExcludeHistoryOption = False,
     set_: options.SearchSetOption = None,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
     items: options.ItemsOption = None,
-    run: Annotated[Path | None, typer.Option("--run", help="Write the hits as a six-column TREC run.")] = None,
-    json_: Annotated[Path | None, typer.Option("--json", help="Write the report, per-query figures included.")] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="File for the hits as a TREC run.")] = None,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="File for the report as JSON, with values per query.")
+    ] = None,
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Measure a saved index on the judged queries of a corpus."""
+    """Evaluate a saved index on the judged queries of a corpus."""
     from rich.console import Console
 
     from callslip import api
@@ -42,7 +44,7 @@ def evaluate(
 
     retriever = options.open_index(index, set_)
     if exact:
-        check_decoding(retriever)  # before a large corpus is read
+        check_decoding(retriever)  # fail before reading a large corpus
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     report = api.evaluate(
         retriever,

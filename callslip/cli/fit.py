@@ -1,4 +1,4 @@
-"""callslip fit: from a corpus to a saved index."""
+"""callslip fit: build an index of a corpus."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ if TYPE_CHECKING:
 @app.command()
 def fit(
     corpus: options.CorpusArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to save the index in.")],
-    method: Annotated[str | None, typer.Option("--method", "-m", help="See `callslip methods`; a+b fuses two.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the index.")],
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Method, see `callslip methods`; a+b fuses two.")
+    ] = None,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
     items: options.ItemsOption = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", help="A TOML file with method and settings, or the name of a recipe.")
+        str | None, typer.Option("--recipe", help="TOML file with method and settings, or the name of a recipe.")
     ] = None,
     format: options.FormatOption = None,
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped or killed.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a fit that was stopped or killed.")] = False,
     resume_from: Annotated[
         str | None,
-        typer.Option(help="Go on with it from a phase that is trained again, such as 'level 2'; settings may change."),
+        typer.Option(help="Resume, but retrain from this phase on, such as 'level 2'; settings may change."),
     ] = None,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save the training as it goes on.")
+        bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save checkpoints in training.")
     ] = True,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
@@ -57,9 +59,9 @@ def fit(
     retriever = make(name, values, preset=preset)
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     if (out / MANIFEST).is_file():
-        options.say(f"{out} holds an index already: it stays until the new one is saved, which takes its place")
+        options.say(f"{out} already contains an index, which will be replaced when the new one is saved")
     if has_histories(data) and not retriever.could_read(histories=True):
-        options.say(f"{name} reads texts: the log's histories are left out, and items are searched by their texts")
+        options.say(f"{name} reads texts: it ignores the log's histories, and searches items by their texts")
     options.say(f"fitting {name}")
     if checkpoints:
         _fit_with_checkpoints(retriever, data, out, training, resume, resume_from)
@@ -76,12 +78,12 @@ def fit(
 
 
 def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:
-    """Refuse what cannot be meant, and never let hours of training be overwritten by a forgotten option."""
+    """Reject contradictory options, and never overwrite hours of training because --resume was forgotten."""
     if resume and not checkpoints:
-        raise BadSetting("--resume needs the checkpoints that --no-checkpoints does without", "Leave one of them out.")
+        raise BadSetting("--resume needs checkpoints, and --no-checkpoints disables them", "Leave one of them out.")
     if checkpoints and not resume and training.exists():
         raise CallslipError(
-            f"{training} holds the training of a fit that did not end",
+            f"{training} contains the checkpoints of an unfinished fit",
             "Continue it with --resume, or delete the folder to start again.",
         )
     if resume and not training.exists():
@@ -100,14 +102,14 @@ def _fit_with_checkpoints(
         try:
             api.fit(data, retriever, out, checkpoints=keep)
         except CallslipError as error:
-            # A mistake that ended the fit before anything was saved must not stand in the way of the next one.
+            # An error before the first checkpoint must not block the next fit.
             if not isinstance(error, TrainingStopped) and not resume and keep.nothing_saved():
                 shutil.rmtree(training)
             raise
 
 
 def _without_resume(arguments: list[str]) -> list[str]:
-    """The command as it was first given."""
+    """The original command, without the options of a resumed fit."""
     kept, skip = [], False
     for part in arguments:
         if not skip and part != "--resume" and not part.startswith("--resume-from"):

@@ -1,4 +1,4 @@
-"""callslip inspect: the index doctor."""
+"""callslip inspect: examine the codes of an index (the index doctor)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def inspect(
     path: Annotated[
         Path, typer.Argument(metavar="DIR|CODES", help="A saved index, or codes as .npy, .json, .jsonl, .csv or .tsv.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="12-7", help="Show the tree of codes below this prefix.")
     ] = "",
-    depth: Annotated[int, typer.Option("--depth", min=0, help="Levels of the tree that are shown; 0 for none.")] = 2,
-    branches: Annotated[int, typer.Option("--branches", min=1, help="Branches of each node that are shown.")] = 4,
+    depth: Annotated[int, typer.Option("--depth", min=0, help="Number of levels of the tree to show; 0 for none.")] = 2,
+    branches: Annotated[int, typer.Option("--branches", min=1, help="Number of branches to show per node.")] = 4,
     store: options.StoreOption = None,
 ) -> None:
-    """Examine an index's codes: a verdict, the figures behind it, what is wrong and the remedy."""
+    """Examine the codes of an index: verdict, quality metrics, problems and remedies."""
     with options.making_sense_of(path):
         _inspect(path, as_json, prefix, depth, branches)
 
@@ -54,8 +54,8 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int) 
     if path.is_dir():
         if entropy := _entropy(path):
             terminal.echo(
-                f"average partition entropy {entropy['ape']:.3f}; of random codes {entropy['ape_random']:.3f}: how "
-                "widely the codes scatter what belongs to one training query, less is better"
+                f"average partition entropy {entropy['ape']:.3f}; of random codes {entropy['ape_random']:.3f} (how "
+                "widely the codes scatter the items of a training query; lower is better)"
             )
         _show_words(path, identifiers)
         if depth:
@@ -63,7 +63,7 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int) 
 
 
 def _of_index(path: Path):  # type: ignore[no-untyped-def]
-    """The codes of a saved index; None, after a word about it, if its method has no codes."""
+    """The codes of a saved index; None, after a message, if its method has no codes."""
     from callslip.identifiers.table import Identifiers
     from callslip.storage.folder import generation_name, read_manifest
 
@@ -72,19 +72,19 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
     terminal.echo(
         f"{path}: {manifest['method']}, {corpus.get('documents', '?')} documents of {corpus.get('name', '?')}, "
         f"fitted in {manifest.get('fit_seconds', 0):.0f} s",
-        err=True,  # standard output is for the figures
+        err=True,  # standard output is for the metrics
     )
-    # An earlier generation stays while somebody reads it; what came after the snapshot is not in it.
+    # An earlier generation is kept while a process reads it; changes since the snapshot are not in it.
     places = sorted(p.parent for p in (path / generation_name(manifest["generation"])).rglob("codes.npy"))
     if not places:
-        terminal.echo(f"{manifest['method']} gives documents no codes: there is nothing more to examine.")
+        terminal.echo(f"{manifest['method']} does not use codes: there is nothing to examine.")
         return None
     _say_what_is_left_out(path)
     return Identifiers.load(places[0])
 
 
 def _say_what_is_left_out(path: Path) -> None:
-    """Documents that came or went after the snapshot that is examined."""
+    """Report documents that were added or deleted after the snapshot."""
     from callslip.storage.home import Home
 
     home = Home.open(path, verify=False)
@@ -94,21 +94,21 @@ def _say_what_is_left_out(path: Path) -> None:
     if changes.added or gone:
         added, deleted = (options.counted(len(some), "document") for some in (changes.added, gone))
         terminal.echo(
-            f"without what was added since the last snapshot ({added}) and with what was deleted ({deleted}): "
-            f"callslip compact {path} makes a new one",
+            f"the last snapshot lacks {added} added since and still contains {deleted} deleted since; "
+            f"callslip compact {path} writes a new one",
             err=True,
         )
 
 
 def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]
-    """How full buckets are: codes, and documents in them, by the number of documents that share a code."""
+    """Histogram of bucket sizes: codes and documents by the number of documents that share a code."""
     sizes: dict[int, tuple[int, int]] = {}
     for size, codes in figures.bucket_histogram.items():
         power = size.bit_length() - 1
         held = sizes.get(power, (0, 0))
         sizes[power] = held[0] + codes, held[1] + codes * size
     most = max(documents for _, documents in sizes.values())
-    terminal.echo("documents that share a code, and how many codes and documents that is:")
+    terminal.echo("documents per code, with the number of such codes and their documents:")
     for power, (codes, documents) in sorted(sizes.items()):
         low, high = 2**power, 2 ** (power + 1) - 1
         name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
@@ -119,7 +119,7 @@ def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]
 
 
 def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, branches: int) -> None:
-    """The tree of codes, its fullest branches first, with the words that set a node's documents apart."""
+    """The tree of codes, largest branches first, with the characteristic words of each node."""
     from callslip.errors import BadSetting
     from callslip.identifiers.prefix_words import commonest_words, document_frequencies
     from callslip.identifiers.table import code_to_text, text_to_code
@@ -128,7 +128,7 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
 
     trie, start = identifiers.trie(), text_to_code(prefix)
     if len(start) > identifiers.length or trie.node_of(start) < 0:
-        raise BadSetting(f"no code begins with {prefix!r}", "Give tokens that are shown by `callslip inspect DIR`.")
+        raise BadSetting(f"no code has the prefix {prefix!r}", "Use tokens shown by `callslip inspect DIR`.")
     home = Home.open(path, verify=False)
     documents, gone = StoredDocuments(home.store, home.sequence), set(home.store.deleted())
 
@@ -138,7 +138,7 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
         return [document.content for document in documents.rows(rows)]
 
     background = document_frequencies(texts(slice(0, len(identifiers)), 2000))
-    terminal.echo("the tree of codes, its fullest branches with the words that set them apart:")
+    terminal.echo("the tree of codes, with the largest branches and their characteristic words:")
 
     def show(level: int, node: int, code: tuple[int, ...], deep: int) -> None:
         inside = trie.children_of(level, node)
@@ -164,7 +164,7 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
 
 
 def _entropy(path: Path) -> dict[str, float]:
-    """The average partition entropy of a saved index's codes and of random ones, if its training measured them."""
+    """The average partition entropy of a saved index's codes and of random codes, if training measured it."""
     from callslip.storage.folder import generation_name, read_manifest
 
     if not path.is_dir():
@@ -179,7 +179,7 @@ def _entropy(path: Path) -> dict[str, float]:
 
 
 def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None:
-    """Where codes are words: those of a few documents and of the fullest bucket, with the weight of each word."""
+    """For codes of words: the codes of a few documents and of the largest bucket, with the weight of each word."""
     import numpy as np
 
     from callslip.storage.folder import generation_name, read_manifest
@@ -214,7 +214,7 @@ def _show(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-d
     console.print(
         f"{figures.documents:,} documents, {figures.unique:,} codes of length {figures.length}: "
         f"uniqueness {figures.uniqueness:.3f}, {figures.collision_rate:.1%} of documents share a code, "
-        f"buckets of {figures.bucket_mean:.1f} on average and {figures.bucket_max} at most, Gini {figures.gini:.3f}"
+        f"mean bucket {figures.bucket_mean:.1f}, largest {figures.bucket_max}, Gini {figures.gini:.3f}"
     )
     table = Table("level", "tokens", "used", "dead", "perplexity", "Gini", "diversity", box=None, header_style="bold")
     for level in figures.levels:

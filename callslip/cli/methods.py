@@ -1,4 +1,4 @@
-"""callslip methods: what there is to choose from."""
+"""callslip methods: list the methods and their settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from callslip.cli import app, terminal
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's settings.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Method whose settings to show.")] = None,
 ) -> None:
     """List the methods, or the settings of one."""
     from callslip.methods import DEFAULT, METHODS, find
@@ -21,7 +21,7 @@ def methods(
         for known, method in METHODS.items():
             terminal.echo(f"{known:<14}", bold=True, nl=False)
             terminal.echo(f" {method.about}{' (the default)' if known == DEFAULT else ''}")
-        terminal.echo("\na+b fuses a and b. Settings of one: callslip methods NAME.")
+        terminal.echo("\na+b fuses a and b. Show a method's settings: callslip methods NAME.")
         return
     method = find(name)
     terminal.echo(name, bold=True, nl=False)

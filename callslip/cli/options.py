@@ -1,4 +1,4 @@
-"""Options that several commands share, and the corpus that they describe."""
+"""Options shared by several commands, and the corpus that they describe."""
 
 from __future__ import annotations
 
@@ -26,33 +26,37 @@ CorpusArgument = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str | None, typer.Option("--format", help="The corpus's format, if it is not seen from its name.")
+    str | None, typer.Option("--format", help="Format of the corpus, if it cannot be detected from the name.")
 ]
 QueriesOption = Annotated[Path | None, typer.Option("--queries", help="A file of queries (JSONL, TSV, TREC topics).")]
 QrelsOption = Annotated[Path | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC).")]
 ItemsOption = Annotated[Path | None, typer.Option("--items", help="Items of an interaction log (JSONL or .item).")]
 ColumnOption = Annotated[
-    list[str] | None, typer.Option("--column", help="role=name, for CSV/TSV columns of other names, e.g. text=body.")
+    list[str] | None, typer.Option("--column", help="Column of a role, as ROLE=NAME, e.g. text=body; repeatable.")
 ]
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Skip and count bad lines instead of stopping.")]
-PresetOption = Annotated[str | None, typer.Option("--preset", help="One of the method's named sets: quick, paper, …")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="key=value, any setting of the method; repeatable.")]
-SearchSetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value, a setting that acts when searching, e.g. beam=100.")
+PresetOption = Annotated[str | None, typer.Option("--preset", help="A preset of the method: quick, paper, …")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the method, as key=value; repeatable.")
 ]
-MeasuresOption = Annotated[str | None, typer.Option("--measures", help="ir-measures names, e.g. 'nDCG@10 R@100'.")]
+SearchSetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="A search setting, as key=value, e.g. beam=100; repeatable.")
+]
+MeasuresOption = Annotated[
+    str | None, typer.Option("--measures", help="Measures by their ir-measures names, e.g. 'nDCG@10 R@100'.")
+]
 ExcludeHistoryOption = Annotated[
     bool,
     typer.Option(
         "--exclude-history/--keep-history",
-        help="Logs: leave out of the hits what the history holds already.",
+        help="Logs: exclude items of the history from the hits.",
     ),
 ]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
 
 def _trust(address: str | None) -> str | None:
-    """Take the user's word for the address of a store."""
+    """Trust the address of a store, since the user gave it."""
     if address is not None:
         from callslip.runtime import consent
 
@@ -66,7 +70,7 @@ StoreOption = Annotated[
         "--store",
         metavar="ADDRESS",
         callback=_trust,
-        help="The database that the index is known to keep its documents in; its manifest alone is not followed there.",
+        help="Address of the index's database; without it, an address in the index's manifest is not trusted.",
     ),
 ]
 
@@ -80,7 +84,7 @@ def read_corpus(
     columns: list[str] | None = None,
     skip_bad: bool = False,
 ) -> Corpus:
-    """Load the corpus that the options describe, and say on standard error what was found."""
+    """Load the corpus that the options describe, and print a summary to standard error."""
     from callslip.corpus.load import load_corpus
     from callslip.settings import parse_assignments
 
@@ -103,7 +107,7 @@ def read_corpus(
 
 
 def open_index(path: Path, assignments: list[str] | None) -> Retriever:
-    """Load an index, with its search settings changed as `--set` says."""
+    """Load an index with the search settings of `--set`."""
     from callslip.api import load
     from callslip.settings import parse_assignments
 
@@ -112,7 +116,7 @@ def open_index(path: Path, assignments: list[str] | None) -> Retriever:
 
 @contextmanager
 def making_sense_of(path: Path) -> Iterator[None]:
-    """Files of an index are read one by one here; those that make no sense, though their hashes fit, are damage."""
+    """Report files of an index that cannot be parsed, although their checksums match, as corruption."""
     from callslip.errors import CallslipError, IndexCorrupt
 
     try:
@@ -121,11 +125,11 @@ def making_sense_of(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise IndexCorrupt(path, f"its files make no sense: {said}") from None
+        raise IndexCorrupt(path, f"its files are invalid: {said}") from None
 
 
 def show_comparison(comparison: Comparison) -> None:
-    """A table for the eye on a terminal, Markdown elsewhere."""
+    """Print a table on a terminal, and Markdown elsewhere."""
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -135,17 +139,17 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: 1 document, 1,200 documents."""
+    """A number with its noun: 1 document, 1,200 documents."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal; standard output is for results."""
+    """Print a message to standard error; standard output is for results."""
     terminal.say(text)
 
 
 def chosen_settings(recipe: str | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:
-    """Method (if the recipe names one) and settings: the recipe's, then `--set` over them."""
+    """Method (if the recipe names one) and settings: the recipe's, overridden by `--set`."""
     from callslip.recipes import read_recipe
     from callslip.settings import parse_assignments
 

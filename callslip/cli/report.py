@@ -1,4 +1,4 @@
-"""callslip report: the health of an index as one HTML page."""
+"""callslip report: write a report on an index as an HTML page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from callslip.cli import app, options
 @app.command()
 def report(
     index: options.IndexArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the page.")] = Path("report.html"),
     store: options.StoreOption = None,
 ) -> None:
-    """Write one HTML page about an index: verdict, figures, plots of codes and training, the prefix tree."""
+    """Write an HTML page about an index: verdict, metrics, plots of codes and training, and the prefix tree."""
     from callslip.api import load
     from callslip.errors import BadSetting
     from callslip.runtime import durable
@@ -26,5 +26,5 @@ def report(
     try:
         durable.replace(out, page)
     except OSError as error:
-        raise BadSetting(f"cannot write {out}: {error.strerror}", "Choose another place with --out.") from None
+        raise BadSetting(f"cannot write {out}: {error.strerror}", "Choose another file with --out.") from None
     options.say(f"wrote {out}")

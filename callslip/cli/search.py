@@ -1,4 +1,4 @@
-"""callslip search: ask a saved index."""
+"""callslip search: search a saved index."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ def search(
     index: options.IndexArgument,
     text: Annotated[
         str | None,
-        typer.Argument(help="The query; without it, one query per line of standard input (blank lines are skipped)."),
+        typer.Argument(help="The query; without it, queries are read from standard input, one per line."),
     ] = None,
     history: Annotated[
         str | None,
-        typer.Option("--history", help="Instead of a query: items that a user had, id,id,id, the last one last."),
+        typer.Option("--history", help="Instead of a query: a history of items, id,id,id, oldest first."),
     ] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="Instead of a query: a user of the log that the index was fitted on.")
     ] = None,
     exclude_history: options.ExcludeHistoryOption = False,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many hits.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per query.")] = False,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per query.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show why each hit was found.")] = False,
     set_: options.SearchSetOption = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", help="field=value[,value], field=low..high or field!=value: only such documents."),
+        typer.Option("--where", help="Filter by metadata: field=value[,value], field=low..high or field!=value."),
     ] = None,
     allow: Annotated[
-        list[str] | None, typer.Option("--allow", help="Only these doc_ids: a,b,c or @file with one per line.")
+        list[str] | None, typer.Option("--allow", help="Search only these doc_ids: a,b,c or @FILE with one per line.")
     ] = None,
     deny: Annotated[
-        list[str] | None, typer.Option("--deny", help="None of these doc_ids: a,b,c or @file with one per line.")
+        list[str] | None, typer.Option("--deny", help="Exclude these doc_ids: a,b,c or @FILE with one per line.")
     ] = None,
     store: options.StoreOption = None,
 ) -> None:
     """Search a saved index."""
-    filter = chosen_filter(where, allow, deny)  # first, because a mistake in it should not wait for the index
+    filter = chosen_filter(where, allow, deny)  # before loading the index, so that mistakes are reported at once
     retriever = options.open_index(index, set_)
     if filter is not None:
         check(filter, retriever)
@@ -72,23 +72,23 @@ def search(
 
 
 def chosen_queries(retriever: Retriever, text: str | None, history: str | None, user: str | None) -> list[Query]:
-    """What is asked for: a text, the items of a history, a user, or lines of standard input."""
+    """The queries: a text, a history of items, a user, or lines of standard input."""
     from callslip.corpus.documents import Query
 
     if sum(one is not None for one in (text, history, user)) > 1:
-        raise BadSetting("a text, --history and --user are three ways to ask", "Give one of them.")
+        raise BadSetting("more than one of a text, --history and --user", "Give only one of them.")
     if user is not None:
         return [retriever.users.query(user)]
     if history is not None:
         return [Query("0", "", known_items(retriever, history))]
     if text is not None and not text.strip():
-        raise BadSetting("the query is empty", "Write what to search for, or leave it out to read queries from lines.")
+        raise BadSetting("the query is empty", "Give a query, or leave it out to read queries from standard input.")
     lines = [text] if text is not None else [line.strip() for line in sys.stdin if line.strip()]
     return [Query(str(number), line) for number, line in enumerate(lines)]
 
 
 def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
-    """The doc_ids of a history; one that the index does not hold is a mistake that should be seen."""
+    """The doc_ids of a history; an unknown item is an error."""
     items, known = tuple(item.strip() for item in history.split(",") if item.strip()), retriever.row_of()
     if not items:
         raise BadSetting("the history is empty", "Write --history id,id,id.")
@@ -96,9 +96,7 @@ def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
         if item not in known:
             close = closest(item, known)
             hint = f"Did you mean {close[0]!r}? " if close else ""
-            raise CallslipError(
-                f"the index holds no item {printable(item)!r}", f"{hint}Leave it out, or `add` it first."
-            )
+            raise CallslipError(f"the index has no item {printable(item)!r}", f"{hint}Leave it out, or `add` it first.")
     return items
 
 
@@ -115,7 +113,7 @@ def chosen_filter(where: list[str] | None, allow: list[str] | None, deny: list[s
 
 
 def read_ids(given: list[str]) -> frozenset[str]:
-    """doc_ids as they are given: separated by commas, or in a file after an @."""
+    """Parse doc_ids: comma-separated, or @FILE."""
     ids: set[str] = set()
     for text in given:
         if text.startswith("@"):
@@ -132,7 +130,7 @@ def read_ids(given: list[str]) -> frozenset[str]:
 
 
 def check(filter: Filter, retriever: Retriever) -> None:
-    """Say on standard error what a person would wonder about: allowed documents that are not there, and no match."""
+    """Warn on standard error about allowed doc_ids that do not exist, and about a filter that matches nothing."""
     if filter.allow is not None:
         missing = sorted(filter.allow - retriever.row_of().keys())
         if missing:
@@ -144,7 +142,7 @@ def check(filter: Filter, retriever: Retriever) -> None:
 
 
 def show(hit: Hit, retriever: Retriever, explain: bool) -> None:
-    """One hit on the terminal: rank, score, code, id, and the beginning of its text."""
+    """Print a hit: rank, doc_id, code, score, and the beginning of its text."""
     code = f"  [{code_text(hit, retriever)}]" if hit.code else ""
     terminal.echo(f"{hit.rank:>3}. ", nl=False)
     terminal.echo(printable(hit.doc_id), bold=True, nl=False)

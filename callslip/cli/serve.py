@@ -1,4 +1,4 @@
-"""callslip serve: the HTTP API and the page."""
+"""callslip serve: serve indexes over HTTP, with an API and a web page."""
 
 from __future__ import annotations
 
@@ -14,27 +14,33 @@ from callslip.errors import MissingExtra
 @app.command()
 def serve(
     indexes: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Saved indexes; two are searched side by side.")
+        list[Path], typer.Argument(metavar="DIR...", help="Saved indexes; the page searches several side by side.")
     ],
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen at; any but loopback needs --keys.")
+        str, typer.Option("--host", help="Address to listen on; any address but loopback needs --keys.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+    ] = 8000,
     keys: Annotated[
         Path | None,
-        typer.Option("--keys", help="A private file of API keys, each with its scopes: KEY search,write,admin."),
+        typer.Option(
+            "--keys", help="Private file of API keys with their scopes, one per line: KEY search,write,admin."
+        ),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help="A name that clients may call this server by; repeatable.")
+        list[str] | None,
+        typer.Option("--allow-host", help="Host name that clients may use for this server; repeatable."),
     ] = None,
     queue: Annotated[
-        int, typer.Option("--queue", min=1, help="Queries that may wait; others are told to come back.")
+        int,
+        typer.Option("--queue", min=1, help="Maximum number of queued queries; further ones get 503 with Retry-After."),
     ] = 64,
-    deadline: Annotated[float, typer.Option("--deadline", min=0.01, help="Seconds until a search is given up.")] = 10.0,
+    deadline: Annotated[float, typer.Option("--deadline", min=0.01, help="Timeout of a search in seconds.")] = 10.0,
     set_: options.SearchSetOption = None,
     store: options.StoreOption = None,
 ) -> None:
-    """Serve indexes: a page for people, an API for programs. Reachable from this machine only, unless you say so."""
+    """Serve indexes over HTTP: a web page and an API. By default the server accepts local connections only."""
     from callslip.settings import parse_assignments
 
     try:

@@ -1,4 +1,4 @@
-"""callslip snapshot: copy an index in use."""
+"""callslip snapshot: copy an index while it is in use."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""All that the command line prints. Documents, manifests and file names come from anybody, and must not drive the
-terminal: control characters, escape sequences and bidirectional overrides are made visible or escaped.
+"""Output of the command line. Documents, manifests and file names are untrusted and must not control the terminal:
+control characters, escape sequences and bidirectional overrides are made visible or escaped.
 
-Two layers. Commands print by `echo` and `say`, which let no escape sequence through. Below them, `guard` puts a filter
-on standard output and standard error, so that what a library prints, or a line that was forgotten, can set colours at
-most.
+There are two layers. Commands print with `echo` and `say`, which block all escape sequences. Below them, `guard`
+filters standard output and standard error, so that anything else, such as a library's output, can at most set colours.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import IO, Any
 
 import typer
 
-# C0 but tab and newline, DEL and C1; bidirectional marks, overrides and isolates; separators of lines and paragraphs;
-# annotations and tags, which are invisible; lone surrogates, which are no characters.
+# C0 except tab and newline, DEL and C1; bidirectional marks, overrides and isolates; line and paragraph separators;
+# invisible annotations and tags; lone surrogates.
 _DANGEROUS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f"
     "\ud800-\udfff"
@@ -28,17 +27,17 @@ SHOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def clean(text: str) -> str:
-    """Text of several lines without anything that a terminal would obey."""
+    """Text, possibly of several lines, without terminal control characters."""
     return _ANY.sub(SHOWN, text)
 
 
 def printable(text: str) -> str:
-    """Text for the middle of a line, such as a doc_id: neither tabs nor newlines."""
+    """Text for part of a line, such as a doc_id, also without tabs and newlines."""
     return _ANY_IN_LINE.sub(SHOWN, text)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON that reads back as it was, with everything that a terminal would obey written as \\uXXXX."""
+    """Lossless JSON, with terminal control characters escaped as \\uXXXX."""
 
     def escaped(found: re.Match[str]) -> str:
         return json.dumps(found[0])[1:-1]
@@ -47,17 +46,17 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
-    """Print text, in a style if one is given."""
+    """Print text, optionally styled."""
     typer.secho(clean(text), err=err, nl=nl, **style)
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal; standard output is for results."""
+    """Print a message to standard error; standard output is for results."""
     echo(text, err=True)
 
 
 class Guarded:
-    """A text stream that lets colours through, and nothing else that a terminal would obey."""
+    """A text stream that passes colours, and filters all other terminal control characters."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.unguarded = stream
@@ -75,7 +74,7 @@ class Guarded:
 
 
 def guard() -> None:
-    """Put the filter on both streams of this process."""
+    """Install the filter on standard output and standard error."""
     if not isinstance(sys.stdout, Guarded):
         sys.stdout = Guarded(sys.stdout)  # type: ignore[assignment]
     if not isinstance(sys.stderr, Guarded):

@@ -1,4 +1,4 @@
-"""callslip update: replace documents of an index."""
+"""callslip update: replace documents in an index."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def update(
     each: changes.EachOption = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Put documents in the place of those of the same doc_id; others are added."""
+    """Replace documents with the same doc_id, and add the others."""
     changes.commit(index, documents, format, column, skip_bad, each, replace=True)

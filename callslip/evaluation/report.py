@@ -237,7 +237,7 @@ def _notes(run: Run, judgements: Judgements, parsed: list[Any]) -> list[str]:
     depth = max((len(run[qid]) for qid in judgements if qid in run), default=0)
     deeper = [str(measure) for measure in parsed if (cutoff_of(measure) or 0) > depth]
     if depth and deeper:
-        notes.append(f"No query has more than {depth} hits, so {', '.join(deeper)} are limited to that depth.")
+        notes.append(f"No query has more than {depth} hits, which limits {', '.join(deeper)}.")
     return notes
 
 

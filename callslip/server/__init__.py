@@ -1,1 +1,1 @@
-"""The HTTP API and the page: `callslip serve`. Imported by the command line only; needs the extra `serve`."""
+"""The HTTP API and web page of `callslip serve`. Imported only by the command line; needs the extra `serve`."""

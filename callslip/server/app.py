@@ -1,4 +1,4 @@
-"""The application: routes, what each of them asks for, and the guard around them."""
+"""The ASGI application: the routes, the server state they share, and the guard around them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from callslip.server.metrics import Metrics
 from callslip.server.serving import Served
 
 ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 503)
-"""Statuses that are answered with a problem and its remedy."""
+"""HTTP statuses whose response body is an error with a remedy."""
 POLL = 1.0
-"""Seconds between looks for a newer generation."""
+"""Seconds between checks for a newer generation."""
 log = logging.getLogger("callslip.server")
 
 FIELDS = frozenset({
@@ -41,11 +41,11 @@ FIELDS = frozenset({
     "filter", "explain", "characters", "history", "queries", "where", "where_not", "allow", "deny", "low", "high",
     "on_conflict", "prefix", "depth", "limit", "offset",
 })  # fmt: skip
-"""Names that an error may repeat; whatever else stands in its place was sent by the client."""
+"""Names that an error message may repeat; any other text comes from the client."""
 
 
 class JsonRequest(Request):
-    """A request whose body is read as JSON proper: no NaN, no lone surrogates, no nesting without end."""
+    """A request whose body is parsed as strict JSON: no NaN, no lone surrogates, bounded nesting."""
 
     async def json(self) -> Any:
         try:
@@ -55,7 +55,7 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route that reads its body so."""
+    """A route whose requests are `JsonRequest`s."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -67,14 +67,14 @@ class JsonRoute(APIRoute):
 
 
 class Server:
-    """What the routes work with: indexes, the model's thread, the thread that writes, counters."""
+    """Shared state of the routes: indexes, the inference thread, the writer thread, metrics."""
 
     def __init__(self, served: Mapping[str, Served], limits: Limits) -> None:
         self.served, self.limits = dict(served), limits
         self.first = next(iter(self.served))
         self.inference = Inference(self.retriever_of, limits, on_batch=lambda n, s: self.metrics.batch(n, s))
         self.metrics = Metrics(self.served, lambda: self.inference.queued)
-        # Reading documents and figures must not wait for a long write, and neither for the model.
+        # Reading documents and metrics must not wait for a long write or for the model.
         self.writer = ThreadPoolExecutor(1, "callslip-writer")
         self.readers = ThreadPoolExecutor(2, "callslip-reader")
         self._writes = self._reads = 0
@@ -83,15 +83,15 @@ class Server:
         return self.served[name].retriever
 
     def index(self, name: str | None) -> Served:
-        """The index of that name: looked up among those that were given at the start, never opened."""
+        """The index of a name, among those given at start-up; a request never opens an index."""
         found = self.served.get(self.first if name is None else name)
         if found is None:
-            raise ApiError(404, "no index of that name is served", "See /v1/indexes.")
+            raise ApiError(404, "unknown index", "See /v1/indexes for the indexes of this server.")
         return found
 
     async def write(self, do: Callable[[], Any]) -> Any:
-        """Do it in the thread that writes; `Busy` if too many wait for it already, or if its turn does not come before
-        the deadline. What has begun is finished, but waits no longer than that for another process."""
+        """Run in the writer thread; raises `Busy` if its queue is full, or if the deadline passes in the queue. A write
+        that has started is finished, but waits for locks of other processes only until the deadline."""
         if self._writes >= self.limits.writes:
             raise Busy
 
@@ -111,7 +111,7 @@ class Server:
             self._writes -= 1
 
     async def read(self, do: Callable[[], Any]) -> Any:
-        """Do it beside the model: looking at codes, documents and figures."""
+        """Run in a reader thread, in parallel to the model: for codes, documents and metrics."""
         if self._reads >= self.limits.queue:
             raise Busy
         self._reads += 1
@@ -121,12 +121,12 @@ class Server:
             self._reads -= 1
 
     async def answer(self, request: Request, job: Job) -> Any:
-        """What the model's thread makes of a job; it is told when the client leaves."""
+        """The result of a job of the inference thread; the job is cancelled if the client disconnects."""
         leaving = asyncio.ensure_future(request.receive())
         leaving.add_done_callback(lambda task: None if task.cancelled() else setattr(job, "left", True))
         began = time.monotonic()
         try:
-            # The thread keeps the deadline itself, between two levels; this is for one that takes long.
+            # The thread checks the deadline itself, between two levels; this timeout covers a slow level.
             async with asyncio.timeout(self.limits.deadline + 1):
                 return await job.answer
         except TimeoutError:
@@ -136,14 +136,14 @@ class Server:
             self.metrics.seconds.observe(time.monotonic() - began)
 
     async def look_for_newer(self) -> None:
-        """Take up new generations as they appear."""
+        """Switch to new generations as they appear."""
         while True:
             await asyncio.sleep(POLL)
             for one in self.served.values():
                 try:
                     if await asyncio.to_thread(one.renew):
                         log.info("index %s: generation %s", one.name, one.retriever.living.generation)
-                except Exception as error:  # the old one goes on; the next look may succeed
+                except Exception as error:  # keep the old one; the next check may succeed
                     log.warning("index %s: the new generation cannot be opened: %s", one.name, error)
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class Server:
 
 
 class Application:
-    """The ASGI application: FastAPI behind the guard, and the server that its routes work with."""
+    """The ASGI application: FastAPI behind the guard, and the server state of its routes."""
 
     def __init__(self, guard: Guard, server: Server, fastapi: FastAPI) -> None:
         self.guard, self.server, self.fastapi = guard, server, fastapi
@@ -170,7 +170,7 @@ def create_app(
     names: tuple[str, ...] = (),
     limits: Limits | None = None,
 ) -> Application:
-    """The whole ASGI application: FastAPI behind the guard."""
+    """Create the ASGI application: FastAPI behind the guard."""
     from callslip.server.routes import add_routes, rule_of
 
     limits = limits or Limits()
@@ -188,9 +188,9 @@ def create_app(
     app = FastAPI(
         title="Callslip",
         version=__version__,
-        description="Search by a model that writes the codes of documents.",
+        description="Generative retrieval: search with a model that writes the codes of documents.",
         openapi_url="/v1/openapi.json",
-        docs_url=None,  # their scripts come from the internet
+        docs_url=None,  # the docs pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
@@ -221,13 +221,13 @@ def _handle_errors(app: FastAPI) -> None:
         return JSONResponse(body_of(status, problem, remedy, where), status, headers=headers)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
-        """Where and what, in our own words: never a piece of the request."""
+        """The location and type of the error, without any part of the request."""
         assert isinstance(error, RequestValidationError)
         where = [
             {"at": [part for part in one["loc"] if isinstance(part, int) or part in FIELDS], "problem": one["type"]}
             for one in error.errors()[:8]
         ]
-        return answer(422, "the request is not as the API describes it", "See /v1/openapi.json.", where)
+        return answer(422, "the request does not match the API's schema", "See /v1/openapi.json.", where)
 
     async def api(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
@@ -240,17 +240,17 @@ def _handle_errors(app: FastAPI) -> None:
             return answer(503, "another process is writing to the index", error.remedy, headers={"Retry-After": "5"})
         if isinstance(error, IndexCorrupt):
             log.error("%s", error)
-            return answer(500, "the index is damaged", "See the server's log, and run callslip check.")
+            return answer(500, "the index is corrupt", "See the server's log, and run callslip check.")
         return answer(400, error.problem, error.remedy)
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        problem = {404: "there is nothing here", 405: "this method is not used here"}
-        return answer(error.status_code, problem.get(error.status_code, "the request cannot be read"))
+        problem = {404: "not found", 405: "method not allowed"}
+        return answer(error.status_code, problem.get(error.status_code, "bad request"))
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        log.error("an error of ours", exc_info=error)
-        return answer(500, "an error of the server", "Its log says more.")
+        log.error("internal error", exc_info=error)
+        return answer(500, "internal server error", "See the server's log.")
 
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(ApiError, api)

@@ -1,4 +1,4 @@
-"""Errors as answers: one shape for all of them, and never a piece of what was sent."""
+"""HTTP errors: one format for all, which never repeats any part of the request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODES = {
 
 
 class ApiError(CallslipError):
-    """An answer other than the one that was asked for."""
+    """An HTTP error response."""
 
     def __init__(self, status: int, problem: str, remedy: str = "", *, retry_after: int | None = None) -> None:
         super().__init__(problem, remedy)
@@ -38,14 +38,14 @@ class Busy(ApiError):
     """The queue is full."""
 
     def __init__(self) -> None:
-        super().__init__(503, "too many requests are waiting", "Try again in a second.", retry_after=1)
+        super().__init__(503, "the queue is full", "Try again in a second.", retry_after=1)
 
 
 class TooLate(ApiError):
-    """The deadline passed before there was an answer."""
+    """The deadline passed before there was a result."""
 
     def __init__(self) -> None:
-        super().__init__(504, "the search took too long", "Ask for less: a smaller k, beam or batch.")
+        super().__init__(504, "the search timed out", "Use a smaller k, beam or batch.")
 
 
 def body_of(status: int, problem: str, remedy: str = "", where: list[Any] | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Why is this document where it is, or why is it not found? The search is run again, watched level by level.
+"""Explains why a document has its rank, or why it is not found, by repeating the search and observing each level.
 
-The beam keeps a number of beginnings at each level. A document is lost where its own beginning is not among them; what
-the model gives the rest of its code is then found by forced writing.
+The beam keeps a number of prefixes at each level. A document is lost at the level where its prefix is not among them;
+forced decoding then gives the model's scores for the rest of its code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from callslip.server.inference import with_beam
 
 
 class Trace:
-    """What the beam kept at each level of the last run of a search; it grows and runs again if it finds too little."""
+    """The prefixes kept at each level of a search. A search that finds too little is repeated with a wider beam; the
+    last run counts."""
 
     def __init__(self) -> None:
         self.levels: list[tuple[np.ndarray, np.ndarray]] = []
@@ -31,7 +32,7 @@ class Trace:
 
     def __call__(self, level: int, nodes: Any, totals: Any) -> None:
         if self._outer is not None:
-            self._outer(level, nodes, totals)  # a deadline, perhaps
+            self._outer(level, nodes, totals)  # such as a deadline
         if level == 0:
             self.levels = []
         self.levels.append((nodes[0].cpu().numpy(), totals[0].cpu().numpy()))
@@ -40,20 +41,20 @@ class Trace:
 def explain(
     retriever: Retriever, query: Query, doc_id: str, k: int, beam: int | None, filter: Filter | None
 ) -> dict[str, Any]:
-    """Where a document stands for a query, and why. Runs in the thread that searches."""
+    """The rank of a document for a query, and the reasons. Runs in the inference thread."""
     if query.history and not query.text and not retriever.reads_histories:
         raise Unsupported(f"{retriever.method} searches by text", "Give the query a text.")
     retriever.refresh(now=True)
     with retriever.living.gate.searching(), with_beam(retriever, beam):
         row = retriever.row_of().get(doc_id)
         if row is None:
-            raise ApiError(404, "there is no such document in the index", "It may be deleted; check the doc_id.")
+            raise ApiError(404, "unknown document", "It may have been deleted; check the doc_id.")
         told: dict[str, Any] = {"doc_id": doc_id, "method": retriever.method, "k": k, "rank": None, "fell_at": None}
         told |= _code_of(retriever, row)
         told["title"] = retriever.documents.rows([row])[0].title
         mask = retriever.rows.mask(filter)
         if mask is not None and not mask[row]:
-            return told | {"found": False, "verdict": "The filter leaves it out.", "levels": []}
+            return told | {"found": False, "verdict": "The filter excludes it.", "levels": []}
         possible = len(retriever.rows.alive) if mask is None else int(np.count_nonzero(mask))
         trace = Trace()
         with watched(trace):
@@ -79,7 +80,7 @@ def _code_of(retriever: Retriever, row: int) -> dict[str, Any]:
 
 
 def _standing(found: Found, place: int, k: int) -> dict[str, Any]:
-    """Rank and reasons of a document among the candidates."""
+    """Rank of a document among the candidates, with reasons."""
     return {
         "rank": place + 1,
         "score": float(found.scores[place]),
@@ -90,7 +91,7 @@ def _standing(found: Found, place: int, k: int) -> dict[str, Any]:
 def _levels(
     retriever: Retriever, query: Query, told: dict[str, Any], trace: Trace, mask: np.ndarray | None
 ) -> list[dict[str, Any]]:
-    """For each token of the document's code: what the model gives it, and whether its beginning stayed in the beam."""
+    """For each token of the document's code: the model's score, and whether the prefix stayed in the beam."""
     if told["code"] is None or not hasattr(retriever, "identifiers"):
         return []
     trie = retriever.identifiers.trie()  # type: ignore[attr-defined]
@@ -127,7 +128,7 @@ def _levels(
 
 
 def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | None) -> np.ndarray | None:
-    """What the model gives the tokens of a code that it did not write; None where a method has no way to say."""
+    """The model's scores for the tokens of a code that it did not write; None if the method cannot compute them."""
     from callslip.search.forced import forced_scores
 
     try:
@@ -140,20 +141,14 @@ def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | No
 
 
 def _verdict(told: dict[str, Any]) -> str:
-    """The answer in a sentence."""
+    """The explanation in one sentence."""
     if told["found"]:
-        return f"Found, at place {told['rank']}."
+        return f"Found at rank {told['rank']}."
     if told["rank"] is not None:
-        return (
-            f"Its code was written, but it stands at place {told['rank']}, after the {told['k']} that were asked for."
-        )
+        return f"The model wrote its code, but its rank is {told['rank']}, beyond the {told['k']} requested hits."
     if told["fell_at"] is not None:
         level = told["levels"][told["fell_at"] - 1]
         own = level["prefix_score"]
-        scores = (
-            "" if own is None else f": its beginning scores {own:.2f}, the last one kept {level['lowest_kept']:.2f}"
-        )
-        return (
-            f"It fell out of the beam at level {level['level']}, where {level['beams']} beginnings were kept{scores}."
-        )
-    return "It is not among the candidates of this search: others score higher."
+        scores = "" if own is None else f": its prefix scores {own:.2f}, the last one kept {level['lowest_kept']:.2f}"
+        return f"It fell out of the beam at level {level['level']}, where {level['beams']} prefixes were kept{scores}."
+    return "It is not among the candidates of this search: other documents score higher."

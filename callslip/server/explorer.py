@@ -1,7 +1,7 @@
-"""The tree of codes, node by node: how many documents lie below a prefix, what they have in common, and which they are.
+"""The tree of codes, node by node: the documents below a prefix, their number, and their characteristic words.
 
-Codes are sorted, so a node is a slice: counting costs two lookups. Words are those of a sample, made when a node is
-first looked at and kept while as many documents lie below it.
+Codes are sorted, so a node is a slice, and counting takes two lookups. Words come from a sample, computed when a node
+is first visited and cached until the number of its documents changes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from callslip.index.retriever import Retriever
 from callslip.server.errors import ApiError
 
 SAMPLE = 24
-"""Documents of a node whose words are counted."""
+"""Number of sampled documents of a node, for its words."""
 BACKGROUND = 1000
-"""Documents of the whole index that they are compared with."""
+"""Number of sampled documents of the whole index, for the background frequencies."""
 KEPT = 4096
-"""Nodes whose words are kept."""
+"""Maximum number of nodes in the cache of words."""
 NO_CODES = "this index has no codes"
 
 
@@ -44,21 +44,21 @@ def vocabulary_of(retriever: Retriever) -> Sequence[str] | None:
 
 @dataclass
 class View:
-    """The tree of one state of an index, deleted documents left out."""
+    """The tree of one state of an index, without deleted documents."""
 
     retriever: Retriever
     identifiers: Identifiers
     alive: np.ndarray
-    """Of each sorted position, whether the document is there."""
+    """Whether the document at each sorted position is alive."""
     before: np.ndarray
-    """How many documents are there before each sorted position, and in all."""
+    """Number of living documents before each sorted position, and in total."""
 
     def count(self, inside: slice) -> int:
         return int(self.before[inside.stop] - self.before[inside.start])
 
 
 class Explorer:
-    """Answers questions about the tree of one index, whatever generation it has."""
+    """Answers queries about the tree of an index, across generations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class Explorer:
         self._background: tuple[int, Counter[str]] | None = None
 
     def children(self, retriever: Retriever, prefix: tuple[int, ...], depth: int, limit: int) -> dict[str, Any]:
-        """A node and its children, the fullest `limit` of them, to a depth of one or two levels."""
+        """A node and its `limit` largest children, to a depth of one or two levels."""
         return self._steady(retriever, lambda: self._children(self._now(retriever), prefix, depth, limit))
 
     def documents(self, retriever: Retriever, prefix: tuple[int, ...], offset: int, limit: int) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Explorer:
         return self._steady(retriever, lambda: self._documents(self._now(retriever), prefix, offset, limit))
 
     def words(self, retriever: Retriever, code: Sequence[int]) -> list[list[str]]:
-        """What the documents below each prefix of a code have in common."""
+        """The characteristic words of each prefix of a code."""
 
         def ask() -> list[list[str]]:
             view = self._now(retriever)
@@ -90,9 +90,9 @@ class Explorer:
         return self._steady(retriever, ask)
 
     def _steady(self, retriever: Retriever, ask: Any) -> Any:
-        """Ask on a steady index, or refuse a method without codes."""
+        """Run a query on a consistent state of the index; an error if the method has no codes."""
         if coded(retriever) is None:
-            raise ApiError(409, NO_CODES, f"{retriever.method} finds documents without writing any.")
+            raise ApiError(409, NO_CODES, f"{retriever.method} finds documents without codes.")
         return retriever.living.read(ask, now=True)
 
     def _now(self, retriever: Retriever) -> View:
@@ -131,7 +131,7 @@ class Explorer:
         }
 
     def _below(self, view: View, level: int, node: int, limit: int) -> tuple[list[int], dict[str, int]]:
-        """The fullest living children of a node in the order of their tokens, and what else there is."""
+        """The largest living children of a node in order of token, and the counts of the others."""
         trie = view.identifiers.trie()
         inside = trie.children_of(level, node)
         nodes = np.arange(inside.start, inside.stop)
@@ -177,7 +177,7 @@ class Explorer:
         return words
 
     def _usual(self, view: View) -> Counter[str]:
-        """Words of documents spread over the whole index, counted anew when it has become another size."""
+        """Document frequencies of words in a sample of the whole index, recomputed when its size changes."""
         count = len(view.retriever)
         if self._background is None or not 0.8 < (count + 1) / (self._background[0] + 1) < 1.25:
             sample = self._sampled(view, slice(0, len(view.alive)), BACKGROUND)
@@ -219,5 +219,5 @@ def _node(view: View, prefix: tuple[int, ...]) -> int:
         raise ApiError(404, f"codes have {trie.length} tokens", "Give a shorter prefix.")
     node = trie.node_of(prefix)
     if node < 0 or not view.count(trie.documents_of(len(prefix) - 1, node)):
-        raise ApiError(404, "no code begins so")
+        raise ApiError(404, "no code has this prefix")
     return node

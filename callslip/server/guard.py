@@ -1,7 +1,8 @@
-"""The guard at the door: Host and Origin, keys and scopes, sizes and deadlines, and the headers of every answer.
+"""ASGI middleware that checks every request: Host and Origin, keys and scopes, sizes and timeouts; and sets the headers
+of every response.
 
-Plain ASGI around the application. A request that does not pass is answered here, before anything of it is parsed; one
-that does has its whole body, which was counted while it came in.
+Rejected requests are answered here, before any parsing. Accepted requests have their body already received, within the
+size limit.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ HEADERS = [
     (b"cache-control", b"no-store"),
 ]
 CLIENT = "callslip.client"
-"""Where a request's scope says whose it is."""
+"""Key of the client's identity in the ASGI scope."""
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
 _JSON = re.compile(rb"application/json *(; *charset=\"?utf-8\"? *)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a route asks of a request."""
+    """Requirements of a route."""
 
     scope: Scope
     large: bool = False
-    """Whether its body may be as large as documents are."""
+    """Whether the larger body limit for documents applies."""
     infers: bool = False
-    """Whether it waits for the model, and is refused while too many do."""
+    """Whether the route waits for the model, and gets 503 while the queue is full."""
 
 
 class Hosts:
-    """Names under which this server may be called. A page that rebinds its own name to our address sends that name."""
+    """Accepted Host headers, against DNS rebinding: a page that rebinds its name to our address sends that name."""
 
     def __init__(self, host: str, names: Iterable[str] = ()) -> None:
         self._local = is_loopback(host)
@@ -75,12 +76,12 @@ class Hosts:
             address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        # A number cannot be rebound; where only this machine can call, it must be this machine's.
+        # An IP address cannot be rebound; on loopback, it must be a loopback address.
         return address.is_loopback or not self._local
 
 
 class Guard:
-    """Lets requests pass that may, and answers the others itself."""
+    """Passes on permitted requests, and rejects the others."""
 
     def __init__(
         self,
@@ -120,38 +121,38 @@ class Guard:
             self.seen(scope, answered)
 
     async def _admitted(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
-        """The body of a request that passes all checks, cheapest first; raises `ApiError` for one that does not."""
+        """Run all checks, cheapest first, and return the body; raises `ApiError` if one fails."""
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         hosts = headers.get(b"host", [])
         if len(hosts) != 1 or not self.hosts.knows(hosts[0]):
-            raise ApiError(421, "this server does not go by that name", "Call it by its address, or --allow-host.")
+            raise ApiError(421, "unknown Host header", "Use the server's address, or start it with --allow-host.")
         method = scope["method"]
         if method not in METHODS:
-            raise ApiError(405, "this method is not used here")
+            raise ApiError(405, "method not allowed")
         rule = self.rule_of(method, scope["path"])
         self._check_origin(headers, hosts[0], page=rule is not None and rule.scope == "open" and method == "GET")
         if rule is None:
-            rule = Rule("search")  # which paths exist is told only to those who may search
+            rule = Rule("search")  # only clients with the search scope may learn which paths exist
         key = self._check_key(headers, rule)
-        # Whoever has a key is known by it; others by their address, of which a proxy has one for all.
+        # Clients are identified by key, or by address, which is the same for all behind a proxy.
         scope[CLIENT] = client = f"key {key}" if key else f"at {(scope.get('client') or ('',))[0]}"
         if method not in ("POST", "PUT"):
             return await self._body(receive, headers, 0)
         if rule.infers and self.full(client):
             raise Busy
         if not _JSON.fullmatch(headers.get(b"content-type", [b""])[0]):
-            raise ApiError(415, "the body is not declared as JSON", "Send Content-Type: application/json.")
+            raise ApiError(415, "the Content-Type is not JSON", "Send Content-Type: application/json.")
         if headers.get(b"content-encoding", [b"identity"]) != [b"identity"]:
-            raise ApiError(415, "the body is compressed", "Send it as it is.")
+            raise ApiError(415, "compressed bodies are not supported", "Send the body uncompressed.")
         return await self._body(receive, headers, self.limits.write_body if rule.large else self.limits.body)
 
     def _check_origin(self, headers: dict[bytes, list[bytes]], host: bytes, page: bool) -> None:
-        """Refuse what another site's page sends. A link to our page is welcome; it carries no Origin."""
+        """Reject cross-site requests. A link to our page is allowed, and has no Origin header."""
         for origin in headers.get(b"origin", []):
             if origin.lower() not in (b"http://" + host.lower(), b"https://" + host.lower()):
-                raise ApiError(403, "requests of other sites are refused")
+                raise ApiError(403, "cross-site requests are not allowed")
         fetch = headers.get(b"sec-fetch-site", [b"none"])
         if fetch[0].lower() in (b"none", b"same-origin"):
             return
@@ -160,7 +161,7 @@ class Guard:
         raise ApiError(403, "requests of other sites are refused")
 
     def _check_key(self, headers: dict[bytes, list[bytes]], rule: Rule) -> str | None:
-        """The key of a request that may do what it asks for; None if it has none and needs none."""
+        """The key of a request, after checking its scope; None if there is no key and none is needed."""
         if rule.scope == "open":
             return None
         given = headers.get(b"authorization", [])
@@ -168,15 +169,15 @@ class Guard:
         if given:
             kind, _, key = given[0].decode("latin-1").partition(" ")
             if len(given) > 1 or kind.lower() != "bearer" or not key:
-                raise ApiError(401, "the key cannot be read", "Send Authorization: Bearer KEY.")
+                raise ApiError(401, "malformed Authorization header", "Send Authorization: Bearer KEY.")
             key = key.strip().encode("latin-1").decode("utf-8", "surrogateescape")
         allowed = self.keys.allowed(key)
         if allowed is None:
-            raise ApiError(401, "the key is not known", "Send Authorization: Bearer KEY with a key of this server.")
+            raise ApiError(401, "unknown API key", "Send Authorization: Bearer KEY with a key of this server.")
         if rule.scope not in allowed:
             if key is None:
-                raise ApiError(401, f"this needs a key for {rule.scope}", "Send Authorization: Bearer KEY.")
-            raise ApiError(403, f"this key is not for {rule.scope}", "Use another key.")
+                raise ApiError(401, f"this needs an API key for {rule.scope}", "Send Authorization: Bearer KEY.")
+            raise ApiError(403, f"this API key lacks the scope {rule.scope}", "Use another key.")
         return key
 
     async def _body(self, receive: Receive, headers: dict[bytes, list[bytes]], most: int) -> bytes:
@@ -199,11 +200,11 @@ class Guard:
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            raise ApiError(408, "the body did not come in time") from None
+            raise ApiError(408, "timeout while receiving the body") from None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body at once, then whatever comes: that the client is gone."""
+    """Replay the received body, then pass on further messages, such as a disconnect."""
     given = False
 
     async def replay() -> Message:

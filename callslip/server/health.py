@@ -1,4 +1,4 @@
-"""The state of an index as figures and plots: its codes, its training, what has changed since. For page and report."""
+"""The state of an index as metrics and plots: codes, training, and changes since. For the page and the report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from callslip.server import plots
 from callslip.server.explorer import coded, vocabulary_of
 
 BINS = 256
-"""Tokens of a level whose use is drawn: of more, neighbours in the order of use are averaged."""
+"""Maximum number of bars in a plot of token use; with more tokens, neighbours in order of use are averaged."""
 
 
 def facts(name: str, retriever: Retriever) -> dict[str, Any]:
-    """What an index is, in a few words: cheap, and asked for often. Of its settings those that act when searching: the
-    others may hold paths and names of its owner's machine."""
+    """Summary of an index, cheap enough for frequent requests. Only search settings are included: the others may
+    contain paths and names of the owner's machine."""
     part = coded(retriever)
     identifiers: Identifiers | None = None if part is None else part.identifiers  # type: ignore[attr-defined]
     described = retriever.describe()
@@ -42,7 +42,7 @@ def facts(name: str, retriever: Retriever) -> dict[str, Any]:
 
 
 def health(name: str, retriever: Retriever) -> dict[str, Any]:
-    """The facts, and what the doctor makes of the codes of the documents that are there, with plots."""
+    """The summary, the diagnosis of the codes of living documents, and plots."""
     told: dict[str, Any] = {"facts": facts(name, retriever), "verdict": None, "findings": [], "figures": None}
     training = records(retriever)
     told["plots"] = [
@@ -65,7 +65,7 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
         *(
             {
                 "name": f"usage-{level.level + 1}",
-                "title": f"Level {level.level + 1}: how its tokens are used",
+                "title": f"Level {level.level + 1}: use of tokens",
                 "svg": plots.usage(binned(level.usage), level.width),
             }
             for level in figures.levels
@@ -75,7 +75,7 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
 
 
 def records(retriever: Retriever) -> list[dict[str, Any]]:
-    """The training log, one record an epoch; of a hybrid, those of all its parts."""
+    """The training log, one record per epoch; for a hybrid, those of all its parts."""
     log = getattr(retriever, "log", None)
     own = [] if log is None else [dict(record) for record in log.records]
     for part in getattr(retriever, "parts", ()):
@@ -84,7 +84,7 @@ def records(retriever: Retriever) -> list[dict[str, Any]]:
 
 
 def binned(counts: np.ndarray, bins: int = BINS) -> list[float]:
-    """Uses of a level's tokens, the most used first; of more than `bins` tokens, means of neighbours."""
+    """Use counts of a level's tokens in descending order; with more than `bins` tokens, means of neighbours."""
     ordered = np.sort(counts)[::-1].astype(float)
     if len(ordered) <= bins:
         return ordered.tolist()

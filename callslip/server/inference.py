@@ -1,11 +1,11 @@
-"""One thread that runs the model, for all requests: a bounded queue, micro-batches, deadlines, fair turns.
+"""The inference thread, which runs the model for all requests: a bounded queue, micro-batches, deadlines, fairness.
 
-Whatever waits when the thread is free is searched together, as far as it asks alike; nothing ever waits for company. A
-batch that nobody waits for any more, because its clients left or its deadlines passed, ends at the next level.
+When the thread is free, all queued searches with the same parameters are batched; no request waits for a batch to fill.
+A batch is aborted at the next level if all its clients have disconnected or its deadlines have passed.
 
-Clients take turns by the time that the thread has spent on them (start-time fair queueing): however much one of them
-asks for, another's search waits for the batch under way and not for the queue. When the queue is full, a client with
-less in it than another takes the place of the other's latest request.
+Clients are scheduled by the time the thread has spent on them (start-time fair queueing): however much one client
+requests, another's search waits only for the current batch, not for the queue. When the queue is full, a client with
+fewer queued queries displaces the latest request of a client with more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from callslip.server.limits import Limits
 
 @dataclass(frozen=True)
 class Asked:
-    """What a search asks for; searches that are equal here are made together."""
+    """Parameters of a search; searches with equal parameters are batched."""
 
     index: str
     k: int
@@ -41,10 +41,10 @@ class Asked:
 
 @dataclass(eq=False)
 class Job:
-    """A request that waits for the model: queries to search, or any other work (`call`) that needs it."""
+    """A queued request: queries to search, or any other work (`call`) for the inference thread."""
 
     deadline: float
-    """By the monotonic clock."""
+    """Deadline, by the monotonic clock."""
     answer: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
     asked: Asked | None = None
@@ -52,9 +52,9 @@ class Job:
     filter: Filter | None = None
     call: Callable[[], Any] | None = None
     client: str = ""
-    """Whose turn it uses."""
+    """The client that is charged for the job."""
     left: bool = False
-    """Whether the client went away."""
+    """Whether the client has disconnected."""
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,7 +66,7 @@ class Job:
         return self.left or time.monotonic() > self.deadline
 
     def settle(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Hand the answer to the task that waits for it, from whatever thread."""
+        """Deliver the result to the waiting task, from any thread."""
 
         def deliver() -> None:
             if not self.answer.done():
@@ -75,12 +75,12 @@ class Job:
                 else:
                     self.answer.set_exception(error)
 
-        with suppress(RuntimeError):  # the server may be gone: then nobody waits
+        with suppress(RuntimeError):  # the event loop may be closed: then no task is waiting
             self.loop.call_soon_threadsafe(deliver)
 
 
 class Inference:
-    """The queue, and the thread at its end."""
+    """The queue, and the thread that processes it."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Inference:
         self.retriever_of, self.limits, self.on_batch = retriever_of, limits, on_batch
         self._waiting: deque[Job] = deque()
         self._queued = 0
-        self._pace = 0.0  # seconds that a query took lately
-        self._clock = 0.0  # seconds of work, as far as the client served last had come
-        self._spent: dict[str, float] = {}  # the same for every client that is ahead of the clock
+        self._pace = 0.0  # recent seconds per query
+        self._clock = 0.0  # virtual time: seconds of work of the client served last
+        self._spent: dict[str, float] = {}  # virtual time of every client that is ahead of the clock
         self._condition = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="callslip-inference", daemon=True)
@@ -102,12 +102,12 @@ class Inference:
 
     @property
     def queued(self) -> int:
-        """Queries that wait."""
+        """Number of queued queries."""
         return self._queued
 
     def full(self, client: str = "") -> bool:
-        """Whether one more of this client would find no room, or would wait for half its time: then it had better come
-        back."""
+        """Whether another query of this client would not fit into the queue, or would wait for half of its timeout; it
+        should then be rejected."""
         with self._condition:
             return self._is_full(client)
 
@@ -116,19 +116,19 @@ class Inference:
         own = waiting.get(client, 0)
         if self._queued + more > self.limits.queue and own + more >= max(waiting.values(), default=0):
             return True
-        # By turns, others are served as often as this client before it is its last one's turn.
+        # Clients are served in turn, so the others are served as often as this one before its last query.
         ahead = own + sum(min(count, own + 1) for other, count in waiting.items() if other != client)
         return ahead * self._pace > self.limits.deadline / 2
 
     def _by_client(self) -> dict[str, int]:
-        """Queries that wait, by client."""
+        """Number of queued queries by client."""
         found: dict[str, int] = {}
         for job in self._waiting:
             found[job.client] = found.get(job.client, 0) + job.size
         return found
 
     def stop(self) -> None:
-        """Answer what waits with an error, and end the thread."""
+        """Fail all queued requests, and stop the thread."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -142,12 +142,12 @@ class Inference:
         call: Callable[[], Any] | None = None,
         client: str = "",
     ) -> Job:
-        """Queue work for the running event loop; `Busy` if there is no room. Await its `answer`."""
+        """Queue work for the running event loop; raises `Busy` if the queue is full. Await the job's `answer`."""
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + self.limits.deadline
         job = Job(deadline, loop.create_future(), loop, asked, queries, filter, call, client)
         with self._condition:
-            # An empty queue takes one request of any size.
+            # An empty queue accepts one request of any size.
             if self._stopping or (self._queued and self._is_full(client, job.size)):
                 raise Busy
             while self._queued and self._queued + job.size > self.limits.queue:
@@ -165,7 +165,7 @@ class Inference:
             began = time.monotonic()
             try:
                 self._answer(batch)
-            except BaseException as error:  # the thread must live, whatever a request does
+            except BaseException as error:  # the thread must survive any request
                 for job in batch:
                     job.settle(error=error)
             size, took = sum(job.size for job in batch), time.monotonic() - began
@@ -174,15 +174,15 @@ class Inference:
             self.on_batch(size, took)
 
     def _charge(self, batch: list[Job], seconds: float) -> None:
-        """Count the time of each query of a batch to its client."""
+        """Charge the time of a batch to its clients, by query."""
         with self._condition:
             for job in batch:
                 self._spent[job.client] = self._spent.get(job.client, self._clock) + seconds * job.size
             self._spent = {client: spent for client, spent in self._spent.items() if spent > self._clock}
 
     def _next(self) -> list[Job]:
-        """The oldest job of the client whose turn it is, and all that wait and ask alike, up to a batch; nothing when
-        it is time to stop."""
+        """The next batch: the oldest job of the client whose turn it is, and queued jobs with the same parameters;
+        empty when the thread should stop."""
         with self._condition:
             while True:
                 for job in [job for job in self._waiting if job.over]:
@@ -225,7 +225,7 @@ class Inference:
                 if len(batch) == 1:
                     batch[0].settle(error=error)
                     return
-                for job in batch:  # one of them asks for what cannot be; the others shall not suffer
+                for job in batch:  # one job is invalid; run each alone, so that the others succeed
                     self._answer([job])
                 return
         for job, result in zip(batch, results, strict=True):
@@ -251,7 +251,7 @@ class Inference:
 
 
 def _until_over(batch: list[Job]) -> Callable[..., None]:
-    """A watch that ends the search when nobody waits for it any more."""
+    """An observer that aborts the search when no client waits for it any more."""
 
     def watch(level: int, nodes: Any, totals: Any) -> None:
         if all(job.over for job in batch):
@@ -262,7 +262,7 @@ def _until_over(batch: list[Job]) -> Callable[..., None]:
 
 @contextmanager
 def with_beam(retriever: Retriever, beam: int | None) -> Iterator[None]:
-    """Search with another beam for a while. Only the thread that searches may do so."""
+    """Context manager that changes the beam size. Only for the inference thread."""
     if beam is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a server takes at most, and how long it waits: checked before any text is tokenised."""
+"""Size limits and timeouts of the server, checked before any text is tokenised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from callslip.corpus.documents import ID_CHARACTERS as ID_CHARACTERS
 from callslip.settings import check_range
 
-# Caps that stand in the API's schema, so that clients can read them there.
+# Limits that are part of the API's schema.
 QUERY_CHARACTERS = 2048
 HISTORY_ITEMS = 256
 K = 100
@@ -21,34 +21,34 @@ FILTER_VALUES = 256
 FILTER_IDS = 4096
 METADATA_FIELDS = 64
 DEPTH = 32
-"""How deep JSON may be nested."""
+"""Maximum nesting depth of JSON."""
 PREFIX_TOKENS = 64
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Queues, deadlines and sizes of one server."""
+    """Queue sizes, timeouts and size limits of a server."""
 
     queue: int = 64
-    """Queries that may wait for the model. One more is answered 503, with Retry-After."""
+    """Maximum number of queued queries; further ones get 503 with Retry-After."""
     batch: int = 16
-    """Queries that the model answers at once, when so many wait."""
+    """Maximum number of queries in a batch."""
     deadline: float = 10.0
-    """Seconds until a search is given up, also in the middle of writing a code."""
+    """Timeout of a search in seconds, checked at every level of decoding."""
     head_seconds: float = 10.0
-    """Seconds that a client has to send the head of a request."""
+    """Timeout for receiving the head of a request, in seconds."""
     body_seconds: float = 10.0
-    """Seconds that a client has to send the body."""
+    """Timeout for receiving the body, in seconds."""
     idle_seconds: float = 30.0
-    """Seconds that a connection may rest between two requests."""
+    """Keep-alive timeout of an idle connection, in seconds."""
     body: int = 1024 * 1024
-    """Bytes of a request's body."""
+    """Maximum size of a request body in bytes."""
     write_body: int = 16 * 1024 * 1024
-    """Bytes of the body of a request that adds documents."""
+    """Maximum size of a request body with documents, in bytes."""
     connections: int = 2048
-    """Open connections. When there are more, the one that has waited longest for its head is closed."""
+    """Maximum number of open connections. Beyond it, the one that has waited longest for a request head is closed."""
     writes: int = 8
-    """Changes of documents that may wait for one another."""
+    """Maximum number of queued writes."""
 
     def __post_init__(self) -> None:
         check_range(self, queue=1, batch=1, deadline=0.01, head_seconds=0.01, body_seconds=0.01, connections=1)

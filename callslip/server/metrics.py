@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus: requests, batches, waiting queries, documents."""
+"""Prometheus metrics of the server: requests, batches, queued queries, documents."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5
 
 
 class Metrics:
-    """One registry for each server, so that two in one process do not count together."""
+    """One registry per server, so that two servers in one process have separate metrics."""
 
     def __init__(self, served: Mapping[str, Served], queued: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        # Labels are routes and statuses, never anything that a client writes: their number must stay small.
+        # Labels are routes and statuses, never client input, so that their number stays small.
         self.requests = Counter(
             "callslip_requests", "Requests by route and status.", ["route", "status"], registry=self.registry
         )
         self.seconds = Histogram(
-            "callslip_search_seconds", "From the parsed request to the answer.", buckets=SECONDS, registry=self.registry
+            "callslip_search_seconds", "Time from request to response.", buckets=SECONDS, registry=self.registry
         )
         self.batches = Histogram(
             "callslip_batch_queries",
-            "Queries searched at once.",
+            "Queries per batch.",
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=self.registry,
         )
         self.model_seconds = Histogram(
-            "callslip_batch_seconds", "Time of the model for a batch.", buckets=SECONDS, registry=self.registry
+            "callslip_batch_seconds", "Inference time of a batch.", buckets=SECONDS, registry=self.registry
         )
         Gauge("callslip_waiting_queries", "Queries in the queue.", registry=self.registry).set_function(queued)
-        documents = Gauge("callslip_documents", "Documents that can be found.", ["index"], registry=self.registry)
+        documents = Gauge("callslip_documents", "Documents in the index.", ["index"], registry=self.registry)
         generation = Gauge("callslip_generation", "The generation in use.", ["index"], registry=self.registry)
-        swaps = Gauge("callslip_swaps", "Generations taken up since the start.", ["index"], registry=self.registry)
+        swaps = Gauge("callslip_swaps", "Generation switches since start-up.", ["index"], registry=self.registry)
         for name, one in served.items():
             documents.labels(name).set_function(partial(_documents, one))
             generation.labels(name).set_function(partial(_generation, one))

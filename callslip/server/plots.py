@@ -1,4 +1,4 @@
-"""Plots as SVG, for the page and for the report alike. Colours come from the style sheet, by class."""
+"""SVG plots for the page and the report, coloured by the style sheet."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WIDTH, HEIGHT = 480, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 34
 NOT_TERMS = frozenset({"phase", "epoch", "seconds", "learning_rate", "skipped_steps"})
 LINES = 6
-"""Curves in one plot: more could not be told apart."""
+"""Maximum number of curves in a plot."""
 
 
 def buckets(histogram: Mapping[int, int]) -> str:
-    """How many codes have one document, two, three or four, five to eight, and so on: sizes double from bar to bar."""
+    """Histogram of bucket sizes, with doubling bins: one document, two, three or four, five to eight, and so on."""
     bars: dict[str, int] = {}
     for size, count in sorted(histogram.items()):
         power = 0 if size == 1 else math.ceil(math.log2(size))
@@ -26,7 +26,7 @@ def buckets(histogram: Mapping[int, int]) -> str:
         bars[name] = bars.get(name, 0) + count
     step, top = axis(max(bars.values(), default=1))
     width = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
-    parts = _frame("Documents in a bucket: " + ", ".join(f"{k}: {v}" for k, v in bars.items()), step, top)
+    parts = _frame("Documents per bucket: " + ", ".join(f"{k}: {v}" for k, v in bars.items()), step, top)
     for place, (name, count) in enumerate(bars.items()):
         x, y = LEFT + width * (place + 0.14), _y(count, top)
         parts.append(
@@ -34,14 +34,14 @@ def buckets(histogram: Mapping[int, int]) -> str:
             f'width="{width * 0.72:.1f}" height="{HEIGHT - BOTTOM - y:.1f}" rx="2"/></g>'
             f'<text class="tick" x="{x + width * 0.36:.1f}" y="{HEIGHT - BOTTOM + 15}">{escape(name)}</text>'
         )
-    return _finish(parts, "documents in the bucket", "codes")
+    return _finish(parts, "documents per bucket", "codes")
 
 
 def usage(counts: Sequence[float], width: int) -> str:
-    """Uses of a level's tokens, the most used first, and the line of even use."""
+    """Use counts of a level's tokens in descending order, with a line at uniform use."""
     step, top = axis(max(counts, default=1) or 1)
     even = sum(counts) / len(counts) if counts else 0.0
-    spoken = f"The most used of {width} tokens has {max(counts, default=0):.0f} documents, even use would be {even:.1f}"
+    spoken = f"The most used of {width} tokens has {max(counts, default=0):.0f} documents; uniform use is {even:.1f}"
     parts = _frame(spoken, step, top)
     each = (WIDTH - LEFT - RIGHT) / max(len(counts), 1)
     path = f"M{LEFT},{HEIGHT - BOTTOM}"
@@ -50,11 +50,11 @@ def usage(counts: Sequence[float], width: int) -> str:
     parts.append(f'<path class="area" d="{path}V{HEIGHT - BOTTOM}Z"><title>{escape(spoken)}</title></path>')
     y = _y(even, top)
     parts.append(f'<line class="reference" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    return _finish(parts, f"{width:,} tokens, the most used first", "documents")
+    return _finish(parts, f"{width:,} tokens, most used first", "documents")
 
 
 def training(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Curves of every phase: title and plot. A phase's terms share one plot."""
+    """(title, plot) of the loss curves of every phase; the terms of a phase share a plot."""
     phases: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         phases.setdefault(str(record.get("phase", "training")), []).append(record)
@@ -68,7 +68,7 @@ def training(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def lines(curves: Mapping[str, Sequence[float]]) -> str:
-    """Curves over epochs, each named at the top."""
+    """Curves over epochs, with a legend at the top."""
     values = [value for curve in curves.values() for value in curve if math.isfinite(value)]
     epochs = max((len(curve) for curve in curves.values()), default=1)
     step, top = axis(max(values, default=1.0))
@@ -96,7 +96,7 @@ def lines(curves: Mapping[str, Sequence[float]]) -> str:
 
 
 def icicle(tree: Mapping[str, Any]) -> str:
-    """The first two levels of the prefix tree as the explorer gives them, sized by documents. For the report."""
+    """The first two levels of the prefix tree, sized by documents, for the report."""
     total, height = max(tree["documents"], 1), 520.0
     parts = [f'<svg class="icicle" viewBox="0 0 {WIDTH * 2} {height:.0f}" role="img" aria-label="The prefix tree">']
     y = 0.0

@@ -1,8 +1,8 @@
-"""The wire: uvicorn's HTTP protocol with a deadline for the head of a request, and a bound on open connections.
+"""uvicorn's HTTP protocol with a timeout for the request head, and a limit on open connections.
 
-uvicorn waits for a head as long as the client likes, so a thousand sockets that send a byte a minute would stay for
-ever. Here they have some seconds; and when there are too many connections, the one that has waited longest for its
-head gives way, never one that is being answered.
+uvicorn has no timeout for the request head, so slow clients (Slowloris) could hold connections forever. Here there is a
+timeout; and when there are too many connections, the one that has waited longest for its head is closed, never one
+that is being served.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from callslip.server.limits import Limits
 
 
 def protocol_for(limits: Limits) -> type[asyncio.Protocol]:
-    """The protocol of one server."""
-    waiting: OrderedDict[Any, None] = OrderedDict()  # connections without a whole head, the oldest first
+    """The protocol class of a server."""
+    waiting: OrderedDict[Any, None] = OrderedDict()  # connections without a complete head, oldest first
     open_connections: set[Any] = set()
 
     class Patient(H11Protocol):
@@ -42,14 +42,14 @@ def protocol_for(limits: Limits) -> type[asyncio.Protocol]:
             super().data_received(data)
             if self.conn.their_state is not h11.IDLE:
                 self._head_came()
-            elif self.head_timer is None:  # the first bytes of another request on this connection
+            elif self.head_timer is None:  # the first bytes of the next request on this connection
                 self._await_head()
 
         def on_response_complete(self) -> None:
             self._head_came()
             super().on_response_complete()
             if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-                waiting[self] = None  # it rests; uvicorn's own timer ends that
+                waiting[self] = None  # idle; uvicorn's keep-alive timeout applies
 
         def _await_head(self) -> None:
             self.head_timer = self.loop.call_later(limits.head_seconds, self.give_up)
@@ -62,7 +62,7 @@ def protocol_for(limits: Limits) -> type[asyncio.Protocol]:
                 self.head_timer = None
 
         def give_up(self) -> None:
-            """Close a connection whose head does not come."""
+            """Close a connection whose request head timed out."""
             self._head_came()
             open_connections.discard(self)
             if self.transport is not None and not self.transport.is_closing():

@@ -1,4 +1,4 @@
-"""The state of an index as one HTML page that needs nothing else: the page's plots and style, and no script."""
+"""The state of an index as a self-contained HTML page, with the plots and styles of the web page, and no scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callslip.server.page import PAGE
 
 
 def page_of(retriever: Retriever, name: str) -> bytes:
-    """The whole page, in UTF-8."""
+    """The complete page, in UTF-8."""
     told = health.health(name, retriever)
     facts, verdict = told["facts"], told["verdict"]
     badge = f'<span class="badge {verdict}">{verdict}</span>' if verdict else ""
@@ -48,7 +48,7 @@ def _tiles(told: dict[str, Any]) -> str:
         tiles |= {
             "codes": f"{figures['unique']:,}",
             "share a code": f"{figures['collision_rate']:.1%}",
-            "fullest bucket": f"{figures['bucket_max']:,}",
+            "largest bucket": f"{figures['bucket_max']:,}",
             "length": str(figures["length"]),
         }
     tiles["generation"] = f"{facts['generation']}, version {facts['version']}"
@@ -57,9 +57,9 @@ def _tiles(told: dict[str, Any]) -> str:
 
 def _findings(told: dict[str, Any]) -> str:
     if told["figures"] is None:
-        return f'<p class="hint">{escape(told["facts"]["method"])} gives documents no codes.</p>'
+        return f'<p class="hint">{escape(told["facts"]["method"])} does not use codes.</p>'
     if not told["findings"]:
-        return '<p class="verdict good">Nothing is wrong with these codes.</p>'
+        return '<p class="verdict good">No problems found.</p>'
     items = "".join(
         f'<li class="{one["severity"]}"><strong>{escape(one["problem"])}</strong><p>{escape(one["remedy"])}</p></li>'
         for one in told["findings"]

@@ -1,4 +1,4 @@
-"""What the API answers, for its OpenAPI description. The tests hold the answers against it."""
+"""Response models of the API, for its OpenAPI schema. The tests validate responses against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes under /v1, the page, and the rule of each: a route without one is refused to everybody."""
+"""The routes under /v1, the web page, and the rule of each route; a route without a rule is always rejected."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ DOCUMENT = "/v1/documents/{doc_id:path}"
 
 
 def rule_of(method: str, path: str) -> Rule | None:
-    """The rule of a request, found without parsing anything of it."""
+    """The rule of a request, by method and path alone."""
     found = RULES.get((method, path))
     if found is None and path.startswith("/v1/documents/"):
         found = RULES.get((method, DOCUMENT))
     return found
 
 
-IndexParameter = Annotated[str | None, Query(max_length=256, description="Which index; else the first.")]
+IndexParameter = Annotated[str | None, Query(max_length=256, description="Name of the index; by default the first.")]
 NameParameter = Annotated[str, Path(min_length=1, max_length=limits.ID_CHARACTERS)]
 PrefixParameter = Annotated[
     str, Query(max_length=512, pattern=r"^(\d{1,9}(-\d{1,9})*(-end)?)?$", description="Tokens joined by '-': 12-7.")
@@ -63,7 +63,7 @@ PrefixParameter = Annotated[
 
 
 def add_routes(app: FastAPI, server: Server) -> None:
-    """All of them."""
+    """Add all routes."""
     _add_plain(app, server)
     _add_search(app, server)
     _add_documents(app, server)
@@ -83,34 +83,34 @@ def _add_plain(app: FastAPI, server: Server) -> None:
 
     @app.get("/healthz", response_model=responses.Ready)
     async def healthz() -> Response:
-        """Whether the server answers."""
+        """Liveness check."""
         return JSONResponse({"status": "ok", "version": __version__})
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Counters for Prometheus."""
+        """Prometheus metrics."""
         return Response(await server.read(server.metrics.text), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/indexes", response_model=responses.IndexesAnswer)
     async def indexes() -> Response:
-        """The indexes that are served."""
+        """List the indexes of this server."""
         found = [health.facts(name, one.retriever) for name, one in server.served.items()]
         return JSONResponse({"indexes": found, "writable": True})
 
     @app.get("/v1/health", response_model=responses.HealthAnswer)
     async def health_of(index: IndexParameter = None) -> Response:
-        """The doctor's verdict on an index's codes, figures and plots."""
+        """The diagnosis of an index's codes, with metrics and plots."""
         one = server.index(index)
         return JSONResponse(await server.read(one.health))
 
     @app.get("/v1/training", response_model=responses.TrainingAnswer)
     async def training(index: IndexParameter = None) -> Response:
-        """The training log, a record an epoch."""
+        """The training log, one record per epoch."""
         return JSONResponse({"records": health.records(server.index(index).retriever)})
 
     @app.post("/v1/compact", response_model=responses.ChangeAnswer)
     async def compact(body: schema.CompactRequest) -> Response:
-        """Write a new generation without the deleted documents. Searches go on meanwhile, except for a moment."""
+        """Write a new generation without the deleted documents. Searches continue, except for a brief pause."""
         one = server.index(body.index)
         await server.write(lambda: one.change(lambda retriever: retriever.compact()))
         return JSONResponse(_changed(one.name, one.retriever, 0, 0))
@@ -119,7 +119,7 @@ def _add_plain(app: FastAPI, server: Server) -> None:
 def _add_search(app: FastAPI, server: Server) -> None:
     @app.post("/v1/search", response_model=responses.SearchAnswer, responses={504: {"model": responses.ErrorAnswer}})
     async def search(body: schema.SearchRequest, request: Request) -> Response:
-        """The best documents for one query, or for each of a batch."""
+        """Search with one query, or with a batch of queries."""
         began = time.monotonic()
         one = server.index(body.index)
         asked = Asked(one.name, body.k, body.beam, body.explain)
@@ -133,7 +133,7 @@ def _add_search(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/explain", response_model=responses.ExplainAnswer, responses={504: {"model": responses.ErrorAnswer}})
     async def explained(body: schema.ExplainRequest, request: Request) -> Response:
-        """Where a document stands for a query, level by level, and where it fell out of the beam."""
+        """Explain the rank of a document for a query, level by level, and where it fell out of the beam."""
         one = server.index(body.index)
         query = SearchQuery("0", body.query, tuple(body.history))
         filter = await _ready(server, one, body.filter)
@@ -150,7 +150,7 @@ def _add_search(app: FastAPI, server: Server) -> None:
 
 
 async def _ready(server: Server, one: Served, given: schema.FilterModel | None) -> Filter | None:
-    """A filter whose mask is made, beside the model: its thread finds the mask, and never the mistake in a filter."""
+    """Compute and cache a filter's mask outside the inference thread, which also reports invalid filters early."""
     if given is None:
         return None
     filter, retriever = given.made(), one.retriever
@@ -179,11 +179,11 @@ def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:
 def _add_documents(app: FastAPI, server: Server) -> None:
     @app.post("/v1/documents", response_model=responses.ChangeAnswer, responses={409: {"model": responses.ErrorAnswer}})
     async def add(body: schema.AddRequest) -> Response:
-        """Add documents, all or none. They are found when this is answered, and on the disk."""
+        """Add documents, all or none. When the response arrives, they are searchable and durable."""
         one = server.index(body.index)
         documents = [new.made() for new in body.documents]
         if len({document.doc_id for document in documents}) < len(documents):
-            raise ApiError(409, "a doc_id occurs twice", "Give every document its own.")
+            raise ApiError(409, "duplicate doc_id", "Give every document its own doc_id.")
         replace = body.on_conflict == "replace"
         return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, documents, replace))))
 
@@ -195,22 +195,22 @@ def _add_documents(app: FastAPI, server: Server) -> None:
 
     @app.get(DOCUMENT, response_model=responses.DocumentAnswer)
     async def get(doc_id: NameParameter, index: IndexParameter = None) -> Response:
-        """A document, with its code."""
+        """Get a document and its code."""
         one = server.index(index)
         return JSONResponse(await server.read(lambda: _document(one.name, one.retriever, doc_id)))
 
     @app.put(DOCUMENT, response_model=responses.ChangeAnswer)
     async def put(doc_id: NameParameter, body: schema.NewText, index: IndexParameter = None) -> Response:
-        """Add a document, or put it in the place of the one of that name."""
+        """Add a document, or replace the one with the same doc_id."""
         one = server.index(index)
         if not doc_id.strip() or "\0" in doc_id:
-            raise ApiError(422, "this cannot be a doc_id")
+            raise ApiError(422, "invalid doc_id")
         new = [body.made(doc_id)]
         return JSONResponse(await server.write(lambda: one.change(lambda r: _put(one.name, r, new, True))))
 
     @app.delete(DOCUMENT, response_model=responses.ChangeAnswer)
     async def delete(doc_id: NameParameter, index: IndexParameter = None) -> Response:
-        """Delete a document. The weights of a trained model may remember it until the next fit."""
+        """Delete a document. The weights of a trained model may still encode it until the next fit."""
         one = server.index(index)
         return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, [doc_id]))))
 
@@ -219,7 +219,7 @@ def _put(name: str, retriever: Retriever, documents: list[Document], replace: bo
     retriever.refresh(now=True)
     known = sum(document.doc_id in retriever.row_of() for document in documents)
     if known and not replace:
-        raise ApiError(409, "a document of that doc_id is in the index already", "Use on_conflict=replace, or PUT.")
+        raise ApiError(409, "a document with this doc_id already exists", "Use on_conflict=replace, or PUT.")
     retriever.update(documents)
     return _changed(name, retriever, len(documents), len(documents) - known)
 
@@ -227,7 +227,7 @@ def _put(name: str, retriever: Retriever, documents: list[Document], replace: bo
 def _delete(name: str, retriever: Retriever, doc_ids: list[str]) -> dict[str, Any]:
     retriever.refresh(now=True)
     if any(doc_id not in retriever.row_of() for doc_id in doc_ids):
-        raise ApiError(404, "there is no such document in the index", "It may be deleted already; check the doc_id.")
+        raise ApiError(404, "unknown document", "It may already have been deleted; check the doc_id.")
     retriever.delete(doc_ids)
     return _changed(name, retriever, len(set(doc_ids)), 0)
 
@@ -240,7 +240,7 @@ def _document(name: str, retriever: Retriever, doc_id: str) -> dict[str, Any]:
     def read() -> dict[str, Any]:
         row = retriever.row_of().get(doc_id)
         if row is None:
-            raise ApiError(404, "there is no such document in the index", "It may be deleted; check the doc_id.")
+            raise ApiError(404, "unknown document", "It may have been deleted; check the doc_id.")
         document = retriever.documents.rows([row])[0]
         code, text = _code(retriever, row)
         return {
@@ -277,7 +277,7 @@ def _add_codes(app: FastAPI, server: Server) -> None:
         depth: Annotated[int, Query(ge=1, le=2)] = 1,
         limit: Annotated[int, Query(ge=1, le=256)] = 64,
     ) -> Response:
-        """What may follow a prefix: tokens, how many documents lie below each, and their commonest words."""
+        """The children of a prefix: tokens, number of documents below each, and their characteristic words."""
         one, tokens = server.index(index), _tokens(prefix)
         return JSONResponse(await server.read(lambda: one.explorer.children(one.retriever, tokens, depth, limit)))
 
@@ -288,15 +288,15 @@ def _add_codes(app: FastAPI, server: Server) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Response:
-        """The documents below a prefix; those of a bucket, if it is a whole code."""
+        """The documents below a prefix; for a complete code, those of its bucket."""
         one, tokens = server.index(index), _tokens(prefix)
         return JSONResponse(await server.read(lambda: one.explorer.documents(one.retriever, tokens, offset, limit)))
 
 
 def _tokens(prefix: str) -> tuple[int, ...]:
-    """A prefix as tokens; "end" stands for the end of a short code."""
+    """A prefix as tokens; "end" is the end of a short code."""
     whole, end, _ = prefix.partition("-end")
     tokens = text_to_code(whole)
     if len(tokens) > limits.PREFIX_TOKENS or any(token > 2**31 - 1 for token in tokens):
-        raise ApiError(404, "no code begins so")
+        raise ApiError(404, "no code has this prefix")
     return (*tokens, -1) if end else tokens

@@ -1,4 +1,4 @@
-"""Listening: the socket, uvicorn, and what is said at the start."""
+"""Runs the server: the socket, uvicorn, and the messages at start-up."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def serve(
     settings: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Serve indexes until a signal ends it. Whatever is wrong with address, keys or folders is said first."""
+    """Serve indexes until a signal stops the server. Address, keys and folders are checked first."""
     limits = limits or Limits()
-    known, where = keys_for(host, keys)  # before anything is opened
+    known, where = keys_for(host, keys)  # checked before anything is opened
     allow_connections(limits)
     return_memory()
     listening = bound(host, port)
@@ -42,15 +42,15 @@ def serve(
         app = create_app(served, known, host=host, names=names, limits=limits)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("callslip.server").setLevel(logging.INFO)
-        listening.listen(1024)  # whoever comes as soon as we have said where waits a moment, and is not turned away
+        listening.listen(1024)  # queue connections that arrive before uvicorn is ready, instead of refusing them
         shown = f"[{host}]" if ":" in host else host
         for name, one in served.items():
             say(f"serving {name}: {len(one.retriever):,} documents, {one.retriever.method}")
         say(f"open http://{shown}:{listening.getsockname()[1]}/")
         say(f"keys for writing: {where}")
         if not is_loopback(host):
-            say("keys and documents cross the network as they are: put a proxy with TLS before this server")
-        with suppress(KeyboardInterrupt):  # uvicorn has answered what was under way, and raises it again
+            say("keys and documents are sent unencrypted: put a TLS proxy in front of this server")
+        with suppress(KeyboardInterrupt):  # uvicorn finishes open requests, then raises it again
             uvicorn.Server(config(app, limits)).run(sockets=[listening])
         say("stopped")
     finally:
@@ -58,7 +58,7 @@ def serve(
 
 
 def allow_connections(limits: Limits) -> None:
-    """Ask the system for as many open files as there may be connections; a smaller number is no reason to stop."""
+    """Raise the limit of open files to the maximum number of connections, as far as the system allows."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -72,22 +72,22 @@ def allow_connections(limits: Limits) -> None:
 
 
 def return_memory() -> None:
-    """Let glibc give large arrays back when they are dropped.
+    """Make glibc return the memory of large arrays to the system when they are freed.
 
-    An added document makes a new array of all vectors. By default glibc learns from the first few to keep such blocks,
-    in an arena for each thread, and the process grows for hours.
+    Adding a document creates a new array of all vectors. By default glibc raises its mmap threshold after the first few
+    and keeps such blocks, in one arena per thread, and the process grows for hours.
     """
     threshold, arenas = -3, -8  # M_MMAP_THRESHOLD and M_ARENA_MAX
-    with suppress(OSError, AttributeError, TypeError):  # another C library: nothing is lost
+    with suppress(OSError, AttributeError, TypeError):  # not glibc: nothing to do
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(threshold, 4 * 1024 * 1024)
         mallopt(arenas, 2)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket at that address, or an error that says what is wrong with it."""
+    """A socket bound to the address, or an error with the reason."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio lets small answers go at once (TCP_NODELAY) only where the protocol is named; else each waits 40 ms.
+    # asyncio sets TCP_NODELAY only if the socket's protocol is given; otherwise small responses are delayed by 40 ms.
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -96,13 +96,13 @@ def bound(host: str, port: int) -> socket.socket:
         found.close()
         problem = getattr(error, "strerror", None) or error
         raise BadSetting(
-            f"cannot listen at {host}, port {port}: {problem}", "Choose another --port or --host."
+            f"cannot listen on {host}, port {port}: {problem}", "Choose another --port or --host."
         ) from None
     return found
 
 
 def config(app: Any, limits: Limits) -> uvicorn.Config:
-    """uvicorn as we want it: our protocol, no access log (it would hold what people search for), no server name."""
+    """uvicorn's configuration: our protocol, no access log (it would record queries), no Server header."""
     return uvicorn.Config(
         app,
         http=protocol_for(limits),

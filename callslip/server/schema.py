@@ -1,4 +1,4 @@
-"""What the API takes, as pydantic models: every string, list and number has a cap, and nothing unknown passes."""
+"""Request models of the API (pydantic): every string, list and number is bounded, and unknown fields are rejected."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from callslip.server import limits
 
 
 class Strict(BaseModel):
-    """No field but the named ones, no number in place of a string."""
+    """Strict models: no unknown fields, no type coercion."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def _plain(value: Any, depth: int = limits.DEPTH) -> Any:
-    """Refuse numbers that JSON has not, text that is no Unicode, and nesting beyond the cap."""
+    """Reject non-finite numbers, invalid Unicode, and nesting beyond the limit."""
     if depth < 0:
-        raise ValueError("nested too deep")
+        raise ValueError("nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("not a finite number")
     if isinstance(value, int) and abs(value) > 2**63:
-        raise ValueError("a number beyond 64 bits")
+        raise ValueError("the number exceeds 64 bits")
     if isinstance(value, str):
         try:
             value.encode()
@@ -49,7 +49,7 @@ def _stripped(text: str) -> str:
 
 def _name(text: str) -> str:
     if "\0" in text:
-        raise ValueError("a NUL character")
+        raise ValueError("contains a NUL character")
     return _stripped(text)
 
 
@@ -57,13 +57,13 @@ DocumentName = Annotated[str, Field(min_length=1, max_length=limits.ID_CHARACTER
 Text = Annotated[str, Field(max_length=limits.QUERY_CHARACTERS)]
 History = Annotated[list[DocumentName], Field(max_length=limits.HISTORY_ITEMS)]
 IndexName = Annotated[
-    str | None, Field(default=None, max_length=256, description="Which index, if several are served; else the first.")
+    str | None, Field(default=None, max_length=256, description="Name of the index; by default the first.")
 ]
 Scalar = Annotated[str, Field(max_length=1024)] | int | Annotated[float, Field(allow_inf_nan=False)] | bool
 
 
 class Span(Strict):
-    """Numbers or ISO dates from `low` to `high`, both included; one end may be left open."""
+    """Numbers or ISO dates from `low` to `high`, both inclusive; one end may be left open."""
 
     low: Scalar | None = None
     high: Scalar | None = None
@@ -75,7 +75,7 @@ Ids = Annotated[list[DocumentName], Field(max_length=limits.FILTER_IDS)]
 
 
 class FilterModel(Strict):
-    """Only documents that satisfy every part that is given."""
+    """Documents must satisfy every given condition."""
 
     where: Conditions = {}
     where_not: Conditions = {}
@@ -95,19 +95,19 @@ def _condition(value: Any) -> Any:
     if isinstance(value, list):
         return [_condition(one) for one in value]
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**63:
-        raise CallslipError("a number beyond 64 bits in the filter")
+        raise CallslipError("a number in the filter exceeds 64 bits")
     return Range(_end(value.low), _end(value.high)) if isinstance(value, Span) else value
 
 
 def _end(value: Any) -> Any:
-    """A number that is written as text is one, as it is on the command line."""
+    """Convert text that parses as a number, as on the command line."""
     if isinstance(value, str):
         read = Range.parse(f"{value}..")
         return value if read is None else read.low
     return value
 
 
-# What the validators below ask for, as the API's description says it.
+# The constraints of the validators below, for the OpenAPI schema.
 _SAID: dict[str, Any] = {"type": "string", "pattern": r"\S"}
 _SEEN: dict[str, Any] = {"type": "array", "minItems": 1}
 
@@ -139,15 +139,17 @@ class SearchRequest(Strict):
 
     model_config = ConfigDict(json_schema_extra=_either(query=_SAID, history=_SEEN, queries=_SEEN))
 
-    query: Text | None = Field(default=None, description="What to search for.", examples=["split text into words"])
-    history: History | None = Field(default=None, description="Items that the user has seen, oldest first.")
+    query: Text | None = Field(default=None, description="Text of the query.", examples=["split text into words"])
+    history: History | None = Field(default=None, description="Items of the user's history, oldest first.")
     queries: Annotated[list[OneQuery], Field(min_length=1, max_length=limits.BATCH)] | None = None
     index: IndexName = None
-    k: int = Field(default=10, ge=1, le=limits.K, description="How many hits for each query.")
-    beam: int | None = Field(default=None, ge=1, le=limits.BEAM, description="Codes kept while writing.")
+    k: int = Field(default=10, ge=1, le=limits.K, description="Number of hits per query.")
+    beam: int | None = Field(default=None, ge=1, le=limits.BEAM, description="Beam size; by default that of the index.")
     filter: FilterModel | None = None
-    explain: bool = Field(default=False, description="Say why each hit was found.")
-    characters: int = Field(default=1000, ge=0, le=20_000, description="How much of each hit's text to return.")
+    explain: bool = Field(default=False, description="Explain why each hit was found.")
+    characters: int = Field(
+        default=1000, ge=0, le=20_000, description="Maximum number of characters of each hit's text."
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> SearchRequest:
@@ -163,7 +165,7 @@ class SearchRequest(Strict):
 
 
 class ExplainRequest(Strict):
-    """Why is this document where it is in the list, or not in it?"""
+    """Request to explain the rank of a document, or why it is not found."""
 
     model_config = ConfigDict(json_schema_extra=_either(query=_SAID, history=_SEEN))
 
@@ -188,7 +190,7 @@ Metadata = Annotated[dict[str, Any], Field(max_length=limits.METADATA_FIELDS), A
 
 
 class NewText(Strict):
-    """A document without its name, which the address gives."""
+    """A document without its doc_id, which is in the URL."""
 
     text: DocumentText
     title: Title = ""
@@ -216,12 +218,12 @@ class AddRequest(Strict):
     documents: Annotated[list[NewDocument], Field(min_length=1, max_length=limits.DOCUMENTS)]
     index: IndexName = None
     on_conflict: Literal["refuse", "replace"] = Field(
-        default="refuse", description="What to do if a doc_id is taken: refuse all, or replace that document."
+        default="refuse", description="If a doc_id already exists: refuse the whole request, or replace the document."
     )
 
 
 class CompactRequest(Strict):
-    """Which index to compact."""
+    """The index to compact."""
 
     index: IndexName = None
 

@@ -1,7 +1,7 @@
-"""An index that is served: its retriever, which a newer generation may replace, and the changes of its documents.
+"""A served index: its retriever, which a newer generation may replace, and changes of its documents.
 
-Searches never wait for a new generation: it is opened and warmed beside the old one, then takes its place between two
-batches. Whoever still works with the old one keeps it until done.
+Searches never wait for a new generation: it is opened and warmed up in parallel, then replaces the old one between two
+batches (hot swap). Running requests keep the old one until they are done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """One index. `retriever` is read once by whoever uses it, because it may be another one the next time."""
+    """A served index. A request must read `retriever` only once, because a hot swap may replace it."""
 
     def __init__(self, name: str, path: Path, settings: Mapping[str, Any] | None = None) -> None:
         self.name, self.path, self.settings = name, path, dict(settings or {})
@@ -40,34 +40,35 @@ class Served:
         known = {name: value for name, value in self.settings.items() if name in retriever.search_settings}
         retriever.adjust(known)
         if len(retriever):
-            with suppress(CallslipError):  # a method that reads no text is as warm as it gets
-                retriever.search("warm", k=1)  # encoder, engine and trie are made by the first search
+            with suppress(CallslipError):  # a method that reads no text needs no warm-up
+                retriever.search("warm", k=1)  # the first search loads encoder, engine and trie
         return retriever
 
     @property
     def newer(self) -> bool:
-        """Whether the folder holds another generation, or another index, than the one in use, or other files of the
-        same one, as after a restore from a copy."""
+        """Whether the folder contains another generation or another index than the one in use, or other files of the
+        same generation, as after a restore from a copy."""
         home = self.retriever.living.home
         held = home.manifest
         try:
             found = folders.read_manifest(self.path, verify=False)
-        except CallslipError:  # it is just being exchanged
+        except CallslipError:  # the folder is being replaced right now
             return False
         return (found["index"], found["generation"]) != (held["index"], held["generation"]) or home.store.detached
 
     def renew(self) -> bool:
-        """Take what is in the folder now, if it is newer. Waits for our own writes: what they make is in use."""
+        """Switch to the folder's current contents if they are newer. Waits for our own writes, which are already in
+        use."""
         with self._writing:
             if not self.newer:
                 return False
             self.retriever = self._open()
             self.swaps += 1
-        gc.collect()  # the old one holds files and connections until it is collected
+        gc.collect()  # the old retriever keeps files and connections open until it is collected
         return True
 
     def health(self) -> dict[str, Any]:
-        """Figures and plots, measured once for every state of the index: they take a walk over all codes."""
+        """Metrics and plots, cached for every state of the index, since they scan all codes."""
         retriever = self.retriever.refresh(now=True)
         state = (id(retriever), retriever.living.version, retriever.living.generation)
         if self._health is None or self._health[0] != state:
@@ -75,7 +76,7 @@ class Served:
         return self._health[1]
 
     def change(self, do: Callable[[Retriever], T]) -> T:
-        """Change documents. If the index was replaced under our hands, the change goes to its successor."""
+        """Change documents. If the index was replaced meanwhile, the change is applied to its successor."""
         with self._writing:
             try:
                 return do(self.retriever)
@@ -88,7 +89,8 @@ class Served:
 
 
 def serve_all(paths: Iterable[Path], settings: Mapping[str, Any] | None = None) -> dict[str, Served]:
-    """Open indexes under the names of their folders; equal names get a number. A setting must act in one of them."""
+    """Open indexes under the names of their folders; equal names get a number. Each setting must exist in at least one
+    of them."""
     found: dict[str, Served] = {}
     for path in paths:
         base = path.resolve().name or "index"
@@ -98,5 +100,5 @@ def serve_all(paths: Iterable[Path], settings: Mapping[str, Any] | None = None) 
         found[name] = Served(name, path, settings)
     for setting in settings or {}:
         if not any(setting in served.retriever.search_settings for served in found.values()):
-            raise BadSetting(f"no index that is served has a search setting {setting!r}", "See `callslip methods`.")
+            raise BadSetting(f"none of the indexes has a search setting {setting!r}", "See `callslip methods`.")
     return found

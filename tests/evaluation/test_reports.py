@@ -100,7 +100,7 @@ def test_notes_tell_what_the_figures_hide() -> None:
     notes = " ".join(evaluate_run(RUN, judgements, measures="R@2, R@100").notes)
     assert "2 of 6 queries have no hits" in notes
     assert "1 of 6 queries have no relevant document" in notes
-    assert "more than 3 hits, so R@100 are" in notes
+    assert "more than 3 hits, which limits R@100" in notes
     assert evaluate_run(RUN, JUDGEMENTS, measures="R@2").notes == []
 
 

@@ -88,7 +88,7 @@ def test_search_as_you_type_explain_and_walk_to_a_document(one, visit):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")  # why this?
     page.wait_for_selector(".explained")
-    assert "place 1" in page.inner_text(".explained .verdict")
+    assert "rank 1" in page.inner_text(".explained .verdict")
     page.select_option("#k", "5")
     asked = {"query": "the flute with music4", "k": 5}
     with one.client() as client:
@@ -193,7 +193,7 @@ def test_failures_are_told(one, visit):
     page.route("**/v1/search", lambda route: route.abort())
     page.fill("#query", "nickel")
     page.wait_for_selector(".problem")
-    assert "does not answer" in page.inner_text(".problem")
+    assert "does not respond" in page.inner_text(".problem")
     page.unroute("**/v1/search")
     page.fill("#query", "nickel again")
     page.wait_for_selector(".hit")

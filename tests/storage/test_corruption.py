@@ -179,7 +179,7 @@ def test_the_command_exits_with_3_and_the_name(tmp_path):
     make_bm25(tmp_path / "index", TEXTS)
     command = [sys.executable, "-c", "from callslip.cli import main; main()", "check", str(tmp_path / "index")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "is whole" in done.stdout, done.stderr
+    assert done.returncode == 0 and "is intact" in done.stdout, done.stderr
     victim = next((tmp_path / "index").rglob("sequence.npy"))
     victim.write_bytes(victim.read_bytes()[:-1])
     done = subprocess.run(command, capture_output=True, text=True, check=False)

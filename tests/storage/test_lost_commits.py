@@ -51,7 +51,7 @@ def test_the_loss_is_named_and_can_be_accepted(memory):
     here = str(Path(__file__).parent)
     command[2] = f"import sys; sys.path.insert(0, {here!r}); import word_codes; word_codes.register()\n" + command[2]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "is whole" in done.stdout, done.stderr
+    assert done.returncode == 0 and "is intact" in done.stdout, done.stderr
     assert contents(path) != state
     check(path)
 

@@ -1,4 +1,4 @@
-"""The page: its files as bytes, read once. No path is ever made from what a client sends."""
+"""The files of the web page, read once. No path is ever built from client input."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ def _read(name: str) -> tuple[str, bytes]:
 
 
 PAGE: dict[str, tuple[str, bytes]] = {"/": _read("index.html"), **{f"/{name}": _read(name) for name in FILES}}
-"""Path -> kind and contents."""
+"""Path -> content type and contents."""

@@ -1,4 +1,4 @@
-// Talking to the server. A key, where one is asked for, stays in this tab.
+// API client. The API key, if one is required, is stored only in this tab.
 
 import { byId } from "./dom.js";
 
@@ -7,7 +7,7 @@ export const state = { indexes: [], index: null };
 
 class ApiError extends Error {
   constructor(status, error) {
-    super(error.message || `The server answered ${status}`);
+    super(error.message || `The server responded with status ${status}`);
     this.status = status;
     this.remedy = error.remedy || "";
     this.code = error.code;
@@ -36,7 +36,7 @@ export async function call(path, { body, signal, parameters } = {}) {
     answer = await fetch(path + query, { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body), credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { message: "The server does not answer", remedy: "Is callslip serve still running?" });
+    throw new ApiError(0, { message: "The server does not respond", remedy: "Is callslip serve still running?" });
   }
   if (answer.status === 401) {
     asking = asking || askForKey();

@@ -1,4 +1,4 @@
-// The page: which view is shown, which index it is about, and the keys that work everywhere.
+// The page: the current view, the current index, and global keyboard shortcuts.
 
 import { indexes, state } from "./api.js";
 import { byId, el, problem, replace } from "./dom.js";
@@ -8,7 +8,7 @@ import * as search from "./search.js";
 
 const VIEWS = { search, codes: explorer, health };
 
-// The address says it all: #/codes?index=demo&prefix=3-1 can be kept, sent and gone back to.
+// The URL holds the whole state: #/codes?index=demo&prefix=3-1 can be bookmarked, shared and reached with Back.
 export function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   return { view: VIEWS[path] ? path : "search", parameters: new URLSearchParams(query || "") };

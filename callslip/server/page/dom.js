@@ -1,7 +1,7 @@
-// Elements are made of text, never of markup: whatever a document says is shown as it is written.
+// Elements are built from text, never from markup, so that documents are shown literally.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Characters that turn the direction of text could make a name look like another one: they are shown as boxes.
+// Bidirectional control characters could make one name look like another: they are shown as boxes.
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 
 export const visible = (text) => String(text).replace(TURNING, "\u25a1");
@@ -25,7 +25,7 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 export const byId = (id) => document.getElementById(id);
 export const replace = (node, ...children) => { node.replaceChildren(...children.flat(3).filter(Boolean)); };
 
-// A plot that our server drew. It is read as XML, and only its elements are taken over.
+// A plot drawn by our server, parsed as XML; only its elements are imported.
 export function drawing(text) {
   const parsed = new DOMParser().parseFromString(text.replace("<svg ", `<svg xmlns="${SVG}" `), "image/svg+xml");
   const root = parsed.documentElement;
@@ -44,7 +44,7 @@ export function problem(error) {
 const STOP = new Set(("the a an of in on at to for and or is are was be by with from as it its this that which what how do does i "
   + "we you my can where when who why not no").split(" "));
 
-// The words of a query as a pattern that finds them, and other forms of them, in a text.
+// A pattern that matches the words of a query, and other forms of them, in a text.
 export function patternOf(query) {
   const words = (query.toLowerCase().match(/[\p{L}\p{N}]+/gu) || []).filter((word) => word.length > 1 && !STOP.has(word));
   const stems = [...new Set(words.map((word) => (word.length > 4 ? word.replace(/(ing|ed|es|s|e|y)$/u, "") : word)))];
@@ -63,7 +63,7 @@ export function marked(text, pattern) {
   return [...parts, text.slice(end)];
 }
 
-// The stretch of a text that has most of the words in it.
+// The passage of a text with the most matching words.
 export function excerpt(text, pattern, size = 300) {
   const clean = text.replace(/\s+/g, " ").trim();
   if (clean.length <= size) return clean;

@@ -1,4 +1,4 @@
-// The code explorer: an icicle of the prefix tree. A node's children stand beside it, as tall as they have documents.
+// The code explorer: an icicle plot of the prefix tree. Children are drawn to the right, sized by number of documents.
 
 import { address } from "./app.js";
 import { bucket, codes, state, textOf } from "./api.js";
@@ -11,7 +11,7 @@ export async function show(parameters) {
   const index = state.indexes.find((one) => one.name === state.index);
   if (!index.has_codes) {
     replace(view, el("div", { class: "welcome" }, el("p", { class: "lead" }, "This index has no codes."),
-      el("p", {}, `${index.method} finds documents without writing any. `, el("a", { href: "#/search" }, "Search it"), " instead.")));
+      el("p", {}, `${index.method} finds documents without codes. `, el("a", { href: "#/search" }, "Search it"), " instead.")));
     return;
   }
   const mine = ++now;
@@ -49,7 +49,7 @@ function draw(index, prefix, node, documents) {
   if (node) for (const child of node.children) spoken[`${index.name}:${textOf([...prefix, child.token])}`] = child.name;
   const head = el("div", { class: "explorer-head" }, crumbs(index, prefix),
     el("p", { class: "took" }, `${number(documents.total)} documents`,
-      node ? ` · level ${node.level + 1} of ${node.length}` : " · a bucket: they share this code",
+      node ? ` · level ${node.level + 1} of ${node.length}` : " · a bucket: documents that share this code",
       node && node.words.length ? ` · ${node.words.join(", ")}` : ""));
   const picture = node && el("div", { class: "picture" });
   replace(view, head, picture,
@@ -125,7 +125,7 @@ function listed(index, prefix, documents, node) {
       if (!page.documents.length || list.childElementCount >= documents.total) event.target?.remove();
     },
   }, "More");
-  const title = node ? (prefix.length ? "Documents below this node" : "Documents, in the order of their codes") : "Documents of this bucket";
+  const title = node ? (prefix.length ? "Documents below this node" : "Documents, in order of code") : "Documents in this bucket";
   return el(node ? "details" : "div", { class: "bucket" }, node ? el("summary", {}, title) : el("h2", {}, title), list, more);
 }
 

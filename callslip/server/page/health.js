@@ -1,4 +1,4 @@
-// The state of an index: the doctor's verdict, figures, and the plots that the server draws.
+// The state of an index: diagnosis, metrics, and plots drawn by the server.
 
 import { health, state } from "./api.js";
 import { byId, drawing, el, number, problem, replace } from "./dom.js";
@@ -23,7 +23,7 @@ function draw({ facts, verdict, findings, figures, plots, epochs }) {
     ["method", facts.method],
     figures && ["codes", number(figures.unique)],
     figures && ["share a code", `${(100 * figures.collision_rate).toFixed(1)} %`],
-    figures && ["fullest bucket", number(figures.bucket_max)],
+    figures && ["largest bucket", number(figures.bucket_max)],
     ["trained in", facts.fit_seconds >= 90 ? `${(facts.fit_seconds / 60).toFixed(1)} min` : `${facts.fit_seconds.toFixed(0)} s`],
     ["generation", `${facts.generation}, version ${facts.version}`],
   ].filter(Boolean);
@@ -32,8 +32,8 @@ function draw({ facts, verdict, findings, figures, plots, epochs }) {
       el("h1", {}, facts.name, verdict && el("span", { class: `badge ${verdict}` }, verdict)),
       el("p", { class: "took" }, facts.corpus ? `fitted on ${number(facts.trained_on)} documents of ${facts.corpus}` : "")),
     el("dl", { class: "tiles" }, tiles.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
-    !figures && el("p", { class: "hint" }, `${facts.method} gives documents no codes: there is nothing more to examine.`),
-    figures && findings.length === 0 && el("p", { class: "verdict good" }, "Nothing is wrong with these codes."),
+    !figures && el("p", { class: "hint" }, `${facts.method} does not use codes: there is nothing to examine.`),
+    figures && findings.length === 0 && el("p", { class: "verdict good" }, "No problems found."),
     findings.length > 0 && el("ul", { class: "findings" }, findings.map((one) =>
       el("li", { class: one.severity }, el("strong", {}, one.problem), el("p", {}, one.remedy)))),
     el("div", { class: "plots" }, plots.map((plot) => el("figure", {}, el("figcaption", {}, plot.title), drawing(plot.svg)))),

@@ -1,4 +1,4 @@
-// Search as you type; each hit with its code and how sure the model was of every token of it.
+// Search as you type; each hit is shown with its code and the model's probability of every token.
 
 import { address } from "./app.js";
 import { explain, search, state } from "./api.js";
@@ -30,7 +30,7 @@ export function start() {
 }
 
 export function show(parameters) {
-  // Without a query in the address, what stands in the field stays: somebody may have typed before we were ready.
+  // Without a query in the URL, keep the text of the field: the user may have typed before the page was ready.
   if (parameters.has("q")) byId("query").value = parameters.get("q");
   const query = byId("query").value;
   if (query !== shown) later(0);
@@ -80,12 +80,12 @@ function welcome() {
   byId("results").classList.remove("several");
   const told = state.indexes.map((one) => el("li", {}, el("strong", {}, one.name), ` – ${number(one.documents)} documents, ${one.method}`));
   replace(byId("results"), el("div", { class: "welcome" },
-    el("p", { class: "lead" }, "Write what you are looking for; the model writes the call slip."),
-    el("p", {}, "Every document has a short code. For a question, the model writes the codes that answer it, token by token, "
-      + "and the documents that bear them come back."),
+    el("p", { class: "lead" }, "Enter a query; the model writes the call slip."),
+    el("p", {}, "Every document has a short code. For a query, the model writes the matching codes, token by token, "
+      + "and the documents with these codes are the hits."),
     el("ul", {}, told),
-    state.indexes.some((one) => one.reads_histories) && el("p", { class: "hint" }, "An index here reads histories, too: write ",
-      el("code", {}, "history: id, id, …"), ", the oldest item first.")));
+    state.indexes.some((one) => one.reads_histories) && el("p", { class: "hint" }, "An index on this server also reads histories: enter ",
+      el("code", {}, "history: id, id, …"), ", oldest item first.")));
 }
 
 function column(index, answer, pattern, several) {
@@ -112,7 +112,7 @@ function card(index, hit, pattern) {
       el("button", { class: "quiet", type: "button", onclick: () => why(index.name, hit.doc_id) }, "Why this?")));
 }
 
-// A code as chips, each over a bar of how sure the model was.
+// A code as chips, each with a bar for the model's probability.
 function code(index, hit) {
   if (!hit.code || !hit.code.length) return el("span", { class: "code none" }, "no code");
   const names = index.words ? hit.code_text.split("-") : hit.code.map(String);
@@ -120,7 +120,7 @@ function code(index, hit) {
   return el("a", { class: "code", href: address("codes", { index: index.name, prefix: hit.code.join("-") }), title: "Show in the code explorer" },
     hit.code.slice(0, 16).map((token, level) => {
       const p = levels[level] === undefined ? null : Math.min(1, Math.exp(levels[level]));
-      const told = `level ${level + 1}: ${names[level] ?? token}${p === null ? "" : `, ${percent(p)} sure`}`;
+      const told = `level ${level + 1}: ${names[level] ?? token}${p === null ? "" : `, probability ${percent(p)}`}`;
       return el("span", { class: "token", title: told }, names[level] ?? token,
         p !== null && el("span", { class: "sure", "aria-hidden": "true" }, el("span", { vars: { width: `${Math.max(3, 100 * p)}%` } })));
     }));
@@ -134,11 +134,11 @@ async function why(index, id) {
     const chosen = hit.dataset.id === id && hit.dataset.index === index;
     hit.classList.toggle("chosen", chosen);
     hit.querySelector(".here")?.remove();
-    // Beside the list where there is room for it, else in the hit itself.
+    // Beside the list if there is room, otherwise inside the hit.
     if (chosen && getComputedStyle(byId("why")).position !== "sticky") hit.append(place = el("div", { class: "here" }));
   }
   if (!query.trim()) { replace(place, el("p", { class: "hint" }, "Search for something first.")); return; }
-  replace(place, el("p", { class: "hint" }, "Asking the model again …"));
+  replace(place, el("p", { class: "hint" }, "Running the model again …"));
   try {
     const [k, beam] = settings();
     replace(place, explained(await explain(index, query, id, k, beam)));
@@ -152,18 +152,18 @@ async function why(index, id) {
 function explained(told) {
   const known = state.indexes.find((one) => one.name === told.index);
   const facts = [
-    ["place", told.rank === null ? "–" : told.rank],
+    ["rank", told.rank === null ? "–" : told.rank],
     ["score", told.score === null || told.score === undefined ? "–" : told.score.toFixed(3)],
-    ["last of the list", told.last_score === null || told.last_score === undefined ? "–" : told.last_score.toFixed(3)],
+    ["score of the last hit", told.last_score === null || told.last_score === undefined ? "–" : told.last_score.toFixed(3)],
     ["similarity", told.why && told.why.similarity !== undefined ? told.why.similarity.toFixed(3) : null],
-    ["code’s place", told.why && told.why.beam_rank ? told.why.beam_rank : null],
-    ...Object.entries((told.why && told.why.ranks) || {}).map(([part, rank]) => [`place in ${part}`, rank]),
+    ["rank of the code", told.why && told.why.beam_rank ? told.why.beam_rank : null],
+    ...Object.entries((told.why && told.why.ranks) || {}).map(([part, rank]) => [`rank in ${part}`, rank]),
   ].filter(([, value]) => value !== null);
   return el("div", { class: "explained" },
     el("h3", { dir: "auto" }, told.title || told.doc_id),
     el("p", { class: told.found ? "verdict good" : "verdict bad" }, told.verdict),
     el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
-    told.levels.length ? levels(told) : el("p", { class: "hint" }, known && known.has_codes ? "Its code was not written step by step." : "This index has no codes: there are no steps to show."),
+    told.levels.length ? levels(told) : el("p", { class: "hint" }, known && known.has_codes ? "This search did not write the code level by level." : "This index has no codes."),
     told.why && told.why.words && el("table", { class: "words" },
       el("thead", {}, el("tr", {}, ["word", "query", "document"].map((one) => el("th", { scope: "col" }, one)))),
       el("tbody", {}, told.why.words.map((word) => el("tr", {}, [word.word, word.query.toFixed(2), word.document.toFixed(2)].map((one) => el("td", {}, one)))))));
@@ -172,7 +172,7 @@ function explained(told) {
 function levels(told) {
   return el("ol", { class: "levels" }, told.levels.map((level) => {
     const gone = told.fell_at !== null && level.level >= told.fell_at;
-    const kept = level.kept === null ? "" : level.kept ? `kept, place ${level.place} of ${level.beams}` : `lost: ${level.beams} others scored higher`;
+    const kept = level.kept === null ? "" : level.kept ? `kept, rank ${level.place} of ${level.beams}` : `lost: ${level.beams} others scored higher`;
     return el("li", { class: gone ? "lost" : "kept" },
       el("span", { class: "token" }, level.name),
       el("span", { class: "track", "aria-hidden": "true" }, el("span", { vars: { width: `${level.probability === null ? 0 : Math.max(1, 100 * level.probability)}%` } })),
