@@ -12,7 +12,7 @@ from planned_fit import Plan, plan
 from small_log import small_log
 from small_t5 import save_small_t5
 
-from callslip.corpus.documents import Query
+from callslip.corpus.documents import Document, Query
 from callslip.decoders.writer import States
 from callslip.encoders.encoder import load_encoder
 from callslip.index.readers import HistoryReader, T5Reader, TunedReader, VectorReader, saved_reader
@@ -228,6 +228,15 @@ def test_changed_documents_change_the_items():
     assert reader.document_vectors(made.index.vectors).any()  # computed once,
     reader.forget_vectors()
     assert not reader.document_vectors(made.index.vectors).any()  # until training changes them
+
+
+@pytest.mark.parametrize(("kind", "read"), [("id", []), ("both", [49])])
+def test_a_new_item_is_read_in_histories_unless_items_are_ids(kind, read):
+    """Nobody has trained an embedding of its own."""
+    made = plan("dsi-semantic", small_log(users=24), BASE | {"items": kind})
+    made.index.add([Document("new", "A tea of kind 9.")])
+    found = made.index.reader.inputs([Query("q", "", ("tea-1", "new"))], np.zeros(0))
+    assert found[found > 0].tolist() == [numbers(made, ("tea-1",))[0], *read]
 
 
 def test_new_items_without_texts_have_no_vector():
