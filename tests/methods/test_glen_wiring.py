@@ -567,6 +567,7 @@ def test_ranking_decides_the_score(crowded):
     assert [hit.why["beam_rank"] for hit in hits] == sorted(hit.why["beam_rank"] for hit in hits)
     hits, parts = scores(ranking="share")
     assert hits.scores == pytest.approx([code - np.log(size) for code, size, _ in parts], abs=1e-5)
+    assert index.search(QUESTION, k=40).scores == hits.scores, "an explanation changes nothing"
     hits, parts = scores(ranking="sum", similarity_weight=7.0)
     assert hits.scores == pytest.approx([code + 7.0 * value for code, _, value in parts], abs=1e-4)
     hits, parts = scores(ranking="union")
