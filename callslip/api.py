@@ -1,4 +1,4 @@
-"""The Python face of callslip: fit, load, evaluate, compare. The command line is a thin layer over these."""
+"""The Python API: fit, load, evaluate, compare, and what is done to saved indexes. The command line calls these."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
 
 def fit(
     corpus: Corpus | str | Path | Iterable[Document],
-    method: str = DEFAULT,
+    method: str | Retriever = DEFAULT,
     out: str | Path | None = None,
     *,
     preset: str | None = None,
@@ -43,9 +43,15 @@ def fit(
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
-    With `checkpoints` the training is saved as it goes on; they are removed once the index is saved.
+    `method` is a name, or an unfitted retriever with its settings. With `checkpoints` the training is saved
+    at intervals; they are removed once the index is saved.
     """
-    retriever = make(method, settings, preset=preset)
+    if isinstance(method, Retriever):
+        if settings or preset:
+            raise BadSetting("settings or a preset for a retriever that has its own", "Give them with a method's name.")
+        retriever = method
+    else:
+        retriever = make(method, settings, preset=preset)
     if out is not None:
         check_writable(out)
     retriever.fit(as_corpus(corpus), checkpoints)
@@ -108,11 +114,46 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
 
 
-def evaluate(retriever: Retriever, corpus: Corpus | str | Path, **options: Any) -> Report:
-    """Search all judged queries of a split and measure what was found. Options: see `evaluation.evaluate`."""
-    from callslip.evaluation.evaluate import evaluate as run
+def delete(path: str | Path, doc_ids: Iterable[str]) -> None:
+    """Delete documents from a saved index without loading its model."""
+    home = Home.open(path)
+    try:
+        home.commit([], list(doc_ids))
+    finally:
+        home.close()
 
-    return run(retriever, as_corpus(corpus), **options)
+
+def snapshot(path: str | Path, out: str | Path) -> None:
+    """Copy a saved index as it is at one moment, while others search and change it."""
+    from callslip.storage.copies import copy_index
+
+    copy_index(path, out)
+
+
+def share(path: str | Path, address: str) -> None:
+    """Move the documents of a saved index into PostgreSQL, for several machines that serve it."""
+    from callslip.storage.copies import share_index
+
+    share_index(path, address)
+
+
+def evaluate(
+    retriever: Retriever, corpus: Corpus | str | Path, *, run: str | Path | None = None, **options: Any
+) -> Report:
+    """Search all judged queries of a split and measure the hits. Options: see `evaluation.evaluate`.
+
+    `run` is a file to write the hits to, as a six-column TREC run.
+    """
+    from callslip.evaluation.evaluate import evaluate_with_run
+    from callslip.evaluation.runs import write_run
+
+    report, hits = evaluate_with_run(retriever, as_corpus(corpus), **options)
+    if retriever.corpus_fingerprint.get("sha256") != report.dataset.get("sha256"):
+        report.notes.append("The index was fitted on other data than this corpus (their fingerprints differ).")
+    if run is not None:
+        Path(run).parent.mkdir(parents=True, exist_ok=True)
+        write_run(hits, Path(run), tag=retriever.method)
+    return report
 
 
 def compare(

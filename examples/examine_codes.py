@@ -1,4 +1,4 @@
-"""Make codes from vectors in three ways, and let the doctor look at them."""
+"""Make codes in three ways, two of them from vectors, and print the doctor's verdict on each."""
 
 import numpy as np
 

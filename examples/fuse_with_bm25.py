@@ -1,4 +1,4 @@
-"""Generative retrieval and BM25 find different things; their fusion is one name."""
+"""Fuse generative retrieval with BM25: they find different documents, and `a+b` is the name of their fusion."""
 
 import callslip
 from callslip.corpus.demo import demo_corpus

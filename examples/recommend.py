@@ -1,4 +1,4 @@
-"""Recommend the next item: a log of users and items is a corpus, and a query is what a user had."""
+"""Recommend the next item: a log of users and items is a corpus, and a query is the history of a user."""
 
 import random
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import callslip
 from callslip.corpus import Query
 
-chance = random.Random(0)
+rng = random.Random(0)
 courses = {"bread": ["flour", "yeast", "tin", "knife", "butter"], "tea": ["pot", "leaves", "cup", "kettle", "honey"]}
 with Path("log.csv").open("w", encoding="utf-8") as log:
     log.write("user,item,time\n")
     for user in range(60):
-        items = courses[chance.choice(list(courses))]
-        start = chance.randrange(5)
+        items = courses[rng.choice(list(courses))]
+        start = rng.randrange(5)
         for time in range(5):
             log.write(f"user{user},{items[(start + time) % 5]},{time}\n")
 

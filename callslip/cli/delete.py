@@ -15,10 +15,8 @@ def delete(
     doc_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="doc_ids to delete.")],
     store: options.StoreOption = None,
 ) -> None:
-    """Delete documents from an index. The model's weights may still encode them until the next fit."""
-    from callslip.storage.home import Home
+    """Delete documents from an index. The model's weights may remember them until the next fit."""
+    from callslip import api
 
-    home = Home.open(index)  # deleting needs no model
-    home.commit([], doc_ids)
-    home.close()
+    api.delete(index, doc_ids)
     options.say(f"deleted {options.counted(len(set(doc_ids)), 'document')} from {index}")

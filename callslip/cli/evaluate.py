@@ -38,18 +38,18 @@ def evaluate(
     """Evaluate a saved index on the judged queries of a corpus."""
     from rich.console import Console
 
-    from callslip.evaluation.evaluate import evaluate_with_run
+    from callslip import api
     from callslip.evaluation.measures import default_measures
     from callslip.evaluation.pruning import check_decoding
-    from callslip.evaluation.runs import write_run
 
     retriever = options.open_index(index, set_)
     if exact:
         check_decoding(retriever)  # fail before reading a large corpus
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
-    report, found = evaluate_with_run(
+    report = api.evaluate(
         retriever,
         data,
+        run=run,
         split=split,
         measures=measures or default_measures(data, split),
         depth=depth,
@@ -57,11 +57,6 @@ def evaluate(
         exact=exact,
         exclude_history=exclude_history,
     )
-    if retriever.corpus_fingerprint.get("sha256") != report.dataset.get("sha256"):
-        report.notes.append("The index was fitted on another corpus (the fingerprints differ).")
-    if run is not None:
-        run.parent.mkdir(parents=True, exist_ok=True)
-        write_run(found, run, tag=retriever.method)
     if json_ is not None:
         report.save(json_)
     Console().print(report)

@@ -45,7 +45,8 @@ def fit(
         bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save checkpoints in training.")
     ] = True,
 ) -> None:
-    """Build an index of a corpus: assign a code to every document, and train a model to write the codes."""
+    """Build an index of a corpus: give every document a code and train a model to write the codes."""
+    from callslip import api
     from callslip.corpus.logs import has_histories
     from callslip.methods import DEFAULT, make
     from callslip.storage.folder import MANIFEST, check_writable
@@ -63,18 +64,15 @@ def fit(
         options.say(f"{name} reads texts: it ignores the log's histories, and searches items by their texts")
     options.say(f"fitting {name}")
     if checkpoints:
-        _fit_with_checkpoints(retriever, data, training, resume, resume_from)
+        _fit_with_checkpoints(retriever, data, out, training, resume, resume_from)
     else:
-        retriever.fit(data)
-    retriever.save(out)
-    if checkpoints:
-        shutil.rmtree(training)
+        api.fit(data, retriever, out)
     options.say(
         f"saved {out} ({options.counted(len(retriever), 'document')}, {name}, fitted in {retriever.fit_seconds:.0f} s)"
     )
     log = getattr(retriever, "log", None)
     if log is not None and not log.records:
-        options.say("epochs=0: the model is untrained, so its codes are random")
+        options.say("epochs=0: the model is untrained, so the codes that it writes are random")
     asked = "--history id,id,id" if retriever.reads_histories else '"your question"'
     options.say(f"next: callslip search {out} {asked}")
 
@@ -93,15 +91,16 @@ def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:
 
 
 def _fit_with_checkpoints(
-    retriever: Retriever, data: Corpus, training: Path, resume: bool, resume_from: str | None
+    retriever: Retriever, data: Corpus, out: Path, training: Path, resume: bool, resume_from: str | None
 ) -> None:
+    from callslip import api
     from callslip.training.checkpoints import Checkpoints
 
     keep = Checkpoints(training, resume=resume, again=resume_from)
     command = _without_resume(sys.argv[1:])
     with keep.stop.on_signals(f"Continue it: {shlex.join(['callslip', *command, '--resume'])}"):
         try:
-            retriever.fit(data, keep)
+            api.fit(data, retriever, out, checkpoints=keep)
         except CallslipError as error:
             # An error before the first checkpoint must not block the next fit.
             if not isinstance(error, TrainingStopped) and not resume and keep.nothing_saved():

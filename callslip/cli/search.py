@@ -102,6 +102,8 @@ def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:
 
 def chosen_filter(where: list[str] | None, allow: list[str] | None, deny: list[str] | None) -> Filter | None:
     """The filter that the options describe, or None."""
+    if where is None and allow is None and deny is None:
+        return None
     from callslip.filters.filter import Filter, parse_where
 
     filter = parse_where(where or [])

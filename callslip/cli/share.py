@@ -14,8 +14,8 @@ def share(
     index: options.IndexArgument,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="postgresql://host/name, without a password.")],
 ) -> None:
-    """Move an index's documents into PostgreSQL, so that several machines can serve the index."""
-    from callslip.storage.copies import share_index
+    """Move an index's documents into PostgreSQL, for several machines that serve one index."""
+    from callslip import api
 
-    share_index(index, address)
-    options.say(f"{index} now keeps its documents in {address}; copy the folder to every machine that serves it")
+    api.share(index, address)
+    options.say(f"{index} keeps its documents in {address}; copy the folder to every machine that serves it")

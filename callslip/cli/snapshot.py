@@ -15,8 +15,8 @@ def snapshot(
     index: options.IndexArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
 ) -> None:
-    """Make a consistent copy of an index while others search and change it."""
-    from callslip.storage.copies import copy_index
+    """Copy an index as it is at one moment, while others search and change it."""
+    from callslip import api
 
-    copy_index(index, out)
+    api.snapshot(index, out)
     options.say(f"copied {index} to {out}")

@@ -219,7 +219,7 @@ def _check_name(spec: str) -> None:
 
 
 def _choose_runner(checkpoint: Checkpoint, device: Any, backend: str) -> tuple[Runner, str]:
-    from callslip.encoders import int8
+    import callslip.encoders.int8 as int8  # a plain import would ask the package's lazy names first
 
     if backend == "onnx" or (backend == "auto" and checkpoint.name not in FLOAT and int8.suits(device)):
         try:
@@ -234,3 +234,45 @@ def _choose_runner(checkpoint: Checkpoint, device: Any, backend: str) -> tuple[R
 
     where = best_device(None if device is None else str(device))
     return TorchRunner(checkpoint.load_model(), checkpoint.pooling, where), "torch"
+
+
+class EncoderChoice(Protocol):
+    """The settings of an encoder."""
+
+    @property
+    def encoder(self) -> str: ...
+    @property
+    def max_length(self) -> int | None: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def device(self) -> str | None: ...
+
+
+class TextVectors:
+    """Encodes texts: queries directly, documents through the cache."""
+
+    def __init__(self, settings: EncoderChoice) -> None:
+        self.settings = settings
+        self._encoder: Encoder | None = None
+
+    @property
+    def encoder(self) -> Encoder:
+        if self._encoder is None:
+            s = self.settings
+            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length, backend=s.backend)
+        return self._encoder
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Unit vectors of queries, [n, dim], without the cache."""
+        return self.encoder.encode(texts)
+
+    def cached(self, texts: list[str], progress: str) -> np.ndarray:
+        """Unit vectors of documents or training texts, [n, dim]; cached, so that each text is encoded only once."""
+        from callslip.encoders.vector_cache import cached_encode
+
+        return cached_encode(self.encoder, texts, progress=progress)
+
+    def adjust(self, settings: EncoderChoice) -> None:
+        """Use other settings from the next text on."""
+        self.settings, self._encoder = settings, None

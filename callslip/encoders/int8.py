@@ -33,8 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from callslip.encoders.pretrained import Checkpoint
-from callslip.encoders.vector_cache import cache_folder
+from callslip.encoders.pretrained import Checkpoint, cache_folder
 from callslip.errors import CallslipError, MissingExtra
 from callslip.runtime import durable
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,16 @@ class Checkpoint:
     weights: str
     """Hash of every file that changes the vectors."""
     pad_id: int = 0
+
+
+def cache_folder() -> Path | None:
+    """$CALLSLIP_CACHE, or the user's cache folder; None if the cache is disabled (CALLSLIP_CACHE=off)."""
+    stated = os.environ.get("CALLSLIP_CACHE", "")
+    if stated.lower() == "off":
+        return None
+    if stated:
+        return Path(stated).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callslip"
 
 
 def open_checkpoint(spec: str) -> Checkpoint:

@@ -21,22 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from callslip.encoders.pretrained import cache_folder
 from callslip.errors import CallslipError
 
 CHUNK = 256
 """Number of texts encoded between two writes; an interrupted run loses at most this many."""
 _READ = 500
 _LOCK_WAIT = 60.0
-
-
-def cache_folder() -> Path | None:
-    """$CALLSLIP_CACHE, or the user's cache folder; None if the cache is disabled (CALLSLIP_CACHE=off)."""
-    stated = os.environ.get("CALLSLIP_CACHE", "")
-    if stated.lower() == "off":
-        return None
-    if stated:
-        return Path(stated).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callslip"
 
 
 def feature_key(fingerprint: str, text: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
-from callslip.encoders.text_vectors import TextVectors
+from callslip.encoders.encoder import TextVectors
 from callslip.errors import Unsupported
 from callslip.identifiers.makers import CodeMaker
 from callslip.identifiers.table import Identifiers
@@ -196,10 +196,11 @@ class GenerativeRetriever(Retriever):
         from callslip.training.loop import TrainingLog, train
 
         self.log = TrainingLog() if self.log is None else self.log
+        rate = more.get("learning_rate", self.settings.learning_rate)
         schedule = {
-            "learning_rate": self.settings.learning_rate,
+            "learning_rate": rate,
             "weight_decay": self.reader.decay,
-            "share": self.learning_share,
+            "share": lambda parameter: self.learning_share(parameter, rate),
         }
         train(
             self.model,
@@ -213,9 +214,9 @@ class GenerativeRetriever(Retriever):
             **(schedule | more),
         )
 
-    def learning_share(self, parameter: str) -> float:
-        """The share of the learning rate that a parameter has."""
-        return self.reader.learning_share(parameter)
+    def learning_share(self, parameter: str, rate: float) -> float:
+        """The share of a phase's learning rate that a parameter has."""
+        return self.reader.learning_share(parameter, rate)
 
     def terms(self, query: Any, code: torch.Tensor) -> dict[str, torch.Tensor]:
         """The objective of a batch: named terms, already weighted."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
     from callslip.decoders.writer import CodeWriter
-    from callslip.encoders.text_vectors import TextVectors
+    from callslip.encoders.encoder import TextVectors
     from callslip.index.rows import Rows
 
 T5 = "t5"
@@ -99,8 +99,8 @@ class VectorReader:
     def read_shape(self, folder: Path) -> None:
         self.shape = model_files.read_shape(folder)
 
-    def learning_share(self, parameter: str) -> float:
-        """The share of the learning rate that a parameter has."""
+    def learning_share(self, parameter: str, rate: float) -> float:
+        """The share of a phase's learning rate that a parameter has."""
         return 1.0
 
     def decay(self, parameter: str) -> float:
@@ -182,9 +182,9 @@ class TunedReader(VectorReader):
 
         return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
 
-    def learning_share(self, parameter: str) -> float:
-        s = self.settings
-        return s.encoder_learning_rate / max(s.learning_rate, 1e-12) if parameter.startswith("encoder.") else 1.0
+    def learning_share(self, parameter: str, rate: float) -> float:
+        own = self.settings.encoder_learning_rate
+        return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self.model.tokenize([query.text for query in queries], self.settings.seq2seq_length)
@@ -209,7 +209,7 @@ class T5Reader(TunedReader):
         widths = [int(width) for width in widths]
         self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
 
-    def learning_share(self, parameter: str) -> float:
+    def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0
 
     def save(self, folder: Path) -> None:

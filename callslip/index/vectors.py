@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
-from callslip.encoders.text_vectors import TextVectors
+from callslip.encoders.encoder import TextVectors
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import EncoderSettings
 from callslip.search.nearest import Nearest

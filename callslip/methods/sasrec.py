@@ -20,8 +20,8 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.logs import has_texts
 from callslip.corpus.sequences import Sequences
 from callslip.decoders.histories import HistoryEncoder, HistoryShape, Read
+from callslip.encoders.encoder import TextVectors
 from callslip.encoders.interaction_vectors import interaction_vectors
-from callslip.encoders.text_vectors import TextVectors
 from callslip.index import model_files
 from callslip.index.recommender import Recommender
 from callslip.index.settings import EncoderSettings, HistorySettings, ScheduleSettings

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from callslip.decoders.scores import ChildScores, DenseScores, as_scores
 from callslip.errors import BadSetting
-from callslip.search import observer
 from callslip.search.beam_numpy import is_single, search_one
+from callslip.search.observer import OBSERVER
 from callslip.search.selection import best_candidates, log_sum
 from callslip.search.trees import FreeTree, LevelMasks, Tree, TrieTree, check_fit, tree_of
 
@@ -102,7 +102,7 @@ def beam_search(
         renormalise = not step.normalised if renormalise is None else renormalise
         tree = tree_of(trie, step.device, live, step.queries)
         check_fit(model, tree)
-        watch = observer.current()
+        watch = OBSERVER.get()
         if is_single(tree, step) and not renormalise:
             masks = cast(TrieTree, tree).one_mask()
             one = search_one(model.advance, state, cast(DenseScores, step), cast("Trie", trie), masks, beam, watch)

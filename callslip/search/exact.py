@@ -15,8 +15,8 @@ from torch import Tensor
 
 from callslip.decoders.scores import ChildScores, as_scores
 from callslip.errors import BadSetting
-from callslip.search import observer
 from callslip.search.beam import Beams, CodeModel
+from callslip.search.observer import OBSERVER
 from callslip.search.selection import best_candidates, check_numbers, log_sum
 from callslip.search.trees import LevelMasks, check_fit, tree_of
 
@@ -107,7 +107,7 @@ class _DepthFirst:
         device: torch.device,
     ) -> None:
         self.model, self.n, self.renormalise, self.chunk = model, n, renormalise, chunk
-        self.watch = observer.current()
+        self.watch = OBSERVER.get()
         self.tree = tree_of(trie, device, live, 1)
         check_fit(model, self.tree)
         length = trie.length

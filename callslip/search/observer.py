@@ -18,19 +18,15 @@ Watch = Callable[[int, "Tensor", "Tensor"], None]
 """Callback with a level, the nodes chosen at it [queries, beams] (-1: none) and the scores of their prefixes. An
 exception aborts the search."""
 
-_watch: ContextVar[Watch | None] = ContextVar("callslip_search_watch", default=None)
+OBSERVER: ContextVar[Watch | None] = ContextVar("callslip_search_watch", default=None)
+"""The observer of the searches in this thread or task, or None."""
 
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Call `watch` at every level of the searches inside the block, in this thread or task."""
-    token = _watch.set(watch)
+    token = OBSERVER.set(watch)
     try:
         yield
     finally:
-        _watch.reset(token)
-
-
-def current() -> Watch | None:
-    """The observer of the searches in this thread or task, or None."""
-    return _watch.get()
+        OBSERVER.reset(token)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from callslip.errors import BadSetting
-from callslip.identifiers.offsets import BLOCK
+from callslip.identifiers.trie import BLOCK
 
 if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie

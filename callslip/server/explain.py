@@ -16,7 +16,7 @@ from callslip.errors import CallslipError, Unsupported
 from callslip.filters.filter import Filter
 from callslip.identifiers.table import END, code_to_text
 from callslip.index.retriever import Found, Retriever
-from callslip.search.observer import current, watched
+from callslip.search.observer import OBSERVER, watched
 from callslip.server.errors import ApiError
 from callslip.server.explorer import coded, vocabulary_of
 from callslip.server.inference import with_beam
@@ -28,7 +28,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.levels: list[tuple[np.ndarray, np.ndarray]] = []
-        self._outer = current()
+        self._outer = OBSERVER.get()
 
     def __call__(self, level: int, nodes: Any, totals: Any) -> None:
         if self._outer is not None:

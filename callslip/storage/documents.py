@@ -14,7 +14,7 @@ from callslip.errors import IndexCorrupt
 if TYPE_CHECKING:
     from callslip.storage.rows import Store
 
-NO_DOCUMENT = Document("", "")
+NO_DOCUMENT = Document("", "", "", NO_METADATA)
 """Stands in the row of a deleted document whose text is gone."""
 
 

@@ -13,7 +13,7 @@ from reference import identifiers as naive
 
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, NotAnIndex
 from callslip.identifiers import END, Identifiers, code_to_text, text_to_code
-from callslip.identifiers.offsets import Offsets
+from callslip.identifiers.trie import Offsets
 
 token = st.one_of(st.integers(0, 3), st.sampled_from([255, 256, 65_536, 2**31 - 1]))
 codes_of_any_length = st.lists(st.lists(token, max_size=4), max_size=25)

@@ -117,3 +117,12 @@ def test_settings_reach_the_parts_of_a_fusion():
         make("bm25+dense", {"dsi-semantic.epochs": 3})
     with pytest.raises(BadSetting, match="at least two"):
         make("hybrid", {"parts": "bm25"})
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("dense", {"neighbours": -3}), ("dense", {"effort": 0}), ("hybrid", {"constant": -60}), ("hybrid", {"depth": 0})],
+)
+def test_numbers_that_make_no_sense_are_refused(name, values):
+    with pytest.raises(BadSetting, match=next(iter(values))):
+        make(name, values)

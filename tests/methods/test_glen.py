@@ -365,16 +365,6 @@ def test_each_phase_and_term_can_be_left_out(small_corpus):
     assert terms(pointwise_weight=0) == [keywords, {"pairwise"}]
 
 
-@pytest.mark.parametrize(
-    "name", ["no-keyword", "no-annealing", "token-input", "no-pairwise", "no-pointwise", "random-negatives"]
-)
-def test_every_ablation_of_the_paper_fits_and_answers(small_corpus, name):
-    index = make("glen", QUICK | {"keyword_epochs": 2 if name != "no-keyword" else 0, "epochs": 2}, preset=name)
-    hits = index.fit(small_corpus).search("which apple has the mark fruit0", k=5)
-    assert len(hits) == 5
-    assert make("glen", preset=name).settings != make("glen").settings
-
-
 def test_compare_takes_presets_beside_methods(small_corpus):
     seen = []
     names = ["glen", "glen:no-refinement", "bm25"]

@@ -38,6 +38,9 @@ def test_code_cross_entropy(batch, length, width, with_end, seed):
             stop = int(torch.randint(1, length + 1, (1,), generator=rng))
             code[row, stop:] = -1
     assert float(code_cross_entropy(logits, code)) == pytest.approx(naive(logits, code), abs=1e-5)
+    # One tensor [B, L, outputs] is the same, also where B = L and the axes could be confused.
+    together = torch.stack(logits, dim=1)
+    assert float(code_cross_entropy(together, code)) == pytest.approx(naive(logits, code), abs=1e-5)
 
 
 def test_shapes_are_checked():
@@ -62,3 +65,10 @@ def test_the_shapes_of_scores_are_checked():
         sampled_softmax(torch.zeros(2), torch.zeros(3, 4))
     with pytest.raises(ValueError, match="mask"):
         sampled_softmax(torch.zeros(2), torch.zeros(2, 4), torch.zeros(2, 3, dtype=torch.bool))
+
+
+def test_logits_of_another_shape_are_refused():
+    code = torch.zeros(3, 3, dtype=torch.long)
+    for wrong in (torch.zeros(3, 3), torch.zeros(2, 3, 5), [torch.zeros(3, 5)] * 2, [torch.zeros(3, 1, 5)] * 3):
+        with pytest.raises(ValueError, match="logits"):
+            code_cross_entropy(wrong, code)

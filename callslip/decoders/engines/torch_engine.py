@@ -22,6 +22,8 @@ from callslip.decoders.engines.weights import (
     FeedForwardWeights,
     Norm,
     SelfAttentionWeights,
+    padding,
+    rows_of,
 )
 
 
@@ -155,17 +157,3 @@ def activated(x: Tensor, activation: str) -> Tensor:
     if activation == "relu":
         return functional.relu(x)
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
-
-
-def padding(memory: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The padding mask as an additive attention bias, [Q, 1, 1, S]; None if nothing is padded."""
-    if mask is None or bool(mask.all()):
-        return None
-    zeros = torch.zeros(mask.shape, dtype=memory.dtype, device=memory.device)
-    return zeros.masked_fill_(mask == 0, -torch.inf)[:, None, None, :]
-
-
-def rows_of(parents: Tensor, before: int) -> Tensor:
-    """Convert beam indices within each query, [Q, beams], to flat row indices, with `before` beams per query."""
-    each = before // len(parents)
-    return (parents + torch.arange(0, before, each, device=parents.device)[:, None]).view(-1)

@@ -124,3 +124,17 @@ class Engine(Protocol):
     def step(self, state: Any, x: Tensor, parents: Tensor | None) -> Tensor:
         """Append one token to each beam: embeddings [Q, beams, model] -> decoder states [Q, beams, model]. `parents`
         [Q, beams] is the earlier beam of the same query that each beam continues."""
+
+
+def padding(memory: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The padding mask as an additive attention bias, [Q, 1, 1, S]; None if nothing is padded."""
+    if mask is None or bool(mask.all()):
+        return None
+    zeros = torch.zeros(mask.shape, dtype=memory.dtype, device=memory.device)
+    return zeros.masked_fill_(mask == 0, -torch.inf)[:, None, None, :]
+
+
+def rows_of(parents: Tensor, before: int) -> Tensor:
+    """Convert beam indices within each query, [Q, beams], to flat row indices, with `before` beams per query."""
+    each = before // len(parents)
+    return (parents + torch.arange(0, before, each, device=parents.device)[:, None]).view(-1)

@@ -84,10 +84,10 @@ class ASI(GenerativeRetriever):
         """A batch as the vectors that the indexed writer reads."""
         return self.model.memory(batch) if isinstance(self.model, TunedWriter) else batch
 
-    def learning_share(self, parameter: str) -> float:
+    def learning_share(self, parameter: str, rate: float) -> float:
         s, name = self.settings, parameter.removeprefix("writer.")
         own = {"indexer": s.indexer_learning_rate, "head": s.head_learning_rate}.get(name.split(".")[0])
-        return super().learning_share(parameter) if own is None else own / max(s.learning_rate, 1e-12)
+        return super().learning_share(parameter, rate) if own is None else own / max(rate, 1e-12)
 
     @torch.no_grad()
     def codes(self, inputs: Inputs) -> np.ndarray:

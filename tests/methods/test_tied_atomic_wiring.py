@@ -1,0 +1,379 @@
+"""Tied-Atomic's wiring: every preset and every setting changes the quantity that it names.
+
+Most tests replace the training loop by one that takes no steps and records what the settings decide: the schedule, the
+batches, and the terms of each epoch's first batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from reference import tied_atomic as reference
+
+from callslip import api
+from callslip.corpus.documents import Corpus, Pair
+from callslip.encoders import encoder as encoders
+from callslip.methods import make
+from callslip.methods.tied_atomic import method, training
+from callslip.methods.tied_atomic.model import TiedReader
+from callslip.methods.tied_atomic.settings import TiedAtomicSettings
+from callslip.runtime.seeds import seeded
+from callslip.search import nearest
+from callslip.search.bm25 import WordIndex
+from callslip.settings import describe
+from callslip.training import batches
+from callslip.training.loop import TrainingLog
+from callslip.training.negatives import NONE, draw
+
+SMALL = {"encoder": "scratch:dim=32", "decoder_width": 16, "decoder_heads": 2, "dropout": 0, "batch_size": 32}
+QUESTION = "which violin has the mark music0"
+
+
+@dataclass
+class Run:
+    """One call of the training loop."""
+
+    epochs: int
+    steps: int
+    rate: float
+    decay: float
+    batches: list[list[np.ndarray]] = field(default_factory=list)
+    """The batches of each epoch."""
+    terms: list[dict[str, float]] = field(default_factory=list)
+    """The terms of the first batch of each epoch."""
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list[Run]:
+    """The trainings of a fit, by a loop that takes no steps. It gives the model's output random weights instead: they
+    start at zero, where the decoder makes no difference."""
+    seen: list[Run] = []
+
+    def observe(module, batches_of, objective, *, epochs, steps_per_epoch, learning_rate, weight_decay, **_):
+        one = Run(epochs, steps_per_epoch, learning_rate, weight_decay)
+        seen.append(one)
+        torch.nn.init.normal_(module.out.weight, std=0.1)
+        for epoch in range(epochs):
+            one.batches.append(list(batches_of(epoch)))
+            with torch.no_grad():
+                terms = objective(one.batches[-1][0], epoch / epochs)
+            one.terms.append({name: float(value) for name, value in terms.items()})
+        return TrainingLog()
+
+    monkeypatch.setattr(training, "train", observe)
+    return seen
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """spy(owner, name) -> a list that gets the arguments of each call by name, with its `result`."""
+
+    def install(owner: Any, name: str) -> list[dict[str, Any]]:
+        calls, real = [], getattr(owner, name)
+        signature = inspect.signature(real)
+
+        def watched(*arguments, **more):
+            bound = signature.bind(*arguments, **more)
+            bound.apply_defaults()
+            call = dict(bound.arguments)
+            calls.append(call)
+            call["result"] = real(*arguments, **more)
+            return call["result"]
+
+        monkeypatch.setattr(owner, name, watched)
+        return calls
+
+    return install
+
+
+def fit(corpus, preset=None, **values):
+    return make("tied-atomic", SMALL | values, preset=preset).fit(corpus)
+
+
+@pytest.fixture
+def examples_of(small_corpus, runs, spy):
+    """examples_of(**values) -> an index with such settings, its training pairs and its examples."""
+    calls = spy(training.Training, "examples")
+
+    def run(**values):
+        index = fit(small_corpus, **values)
+        return index, calls[-1]["pairs"], calls[-1]["result"]
+
+    return run
+
+
+def bm25_scores(corpus, texts) -> np.ndarray:
+    words = WordIndex().index([document.content for document in corpus])
+    return np.stack(list(words.scores_of(texts)))
+
+
+def test_every_setting_is_named_in_this_file():
+    source = Path(__file__).read_text(encoding="utf-8")
+    names = [setting.name for setting in describe(TiedAtomicSettings)]
+    assert [name for name in names if f"{name}=" not in source and f'"{name}"' not in source] == []
+
+
+# The schedule and the model.
+
+
+def test_the_quick_preset_trains_for_one_epoch(small_corpus, runs):
+    fit(small_corpus)
+    fit(small_corpus, "quick")
+    assert [run.epochs for run in runs] == [2, 1]
+
+
+def test_the_settings_are_the_schedule_of_the_training(small_corpus, runs):
+    fit(small_corpus, epochs=3, batch_size=30, learning_rate=7e-3, weight_decay=0.2, seed=5, query_repeat=1)
+    (run,) = runs
+    assert (run.epochs, run.steps, run.rate, run.decay) == (3, 7, 7e-3, 0.2)
+    for epoch in range(3):  # 200 texts
+        expected = [batch.tolist() for batch in batches.shuffled(200, 30, 5, epoch)]
+        assert [batch.tolist() for batch in run.batches[epoch]] == expected
+
+
+def test_no_epochs_is_no_training(small_corpus, runs, spy):
+    asked = spy(method, "training_pairs")
+    index = fit(small_corpus, epochs=0)
+    assert index.log is None and runs == [] and asked == []
+
+
+def test_the_seed_makes_the_weights(small_corpus):
+    index = fit(small_corpus, seed=5, epochs=0)
+    with seeded(5):
+        expected = TiedReader(**index.shape)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(index.model.state_dict()[name], value), name
+
+
+def test_the_decoder_has_the_shape_of_the_settings(small_corpus):
+    shape = {"decoder_width": 24, "decoder_layers": 3, "decoder_heads": 6, "dropout": 0.25}
+    decoder = fit(small_corpus, epochs=0, **shape).model.decoder
+    assert decoder.begin.shape == (24,)
+    assert len(decoder.layers) == 3
+    assert {layer.itself.heads for layer in decoder.layers} == {6}
+    assert {layer.dropout.p for layer in decoder.layers} == {0.25}
+
+
+def test_documents_are_searched_by_their_states_of_the_trained_model(small_corpus):
+    index = fit(small_corpus, learning_rate=1e-2)
+    encoded = index.texts.encode([document.content for document in small_corpus])
+    assert [record["phase"] for record in index.log.records] == ["training the decoder"] * 2
+    with torch.no_grad():
+        states = index.model(torch.from_numpy(encoded)).numpy()
+        query = index.model(torch.from_numpy(index.texts.encode([QUESTION]))).numpy()[0]
+    np.testing.assert_allclose(index.vectors, states, atol=1e-5)
+    assert np.abs(states - encoded).max() > 0.01
+    assert index.search(QUESTION, k=40).scores == pytest.approx(sorted(states @ query, reverse=True), abs=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_noise_of_that_norm_is_added_to_queries_and_documents(small_corpus, runs, spy, monkeypatch, noise):
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)  # the noise is the same for all: noise / sqrt(dim)
+    read, given = spy(TiedReader, "forward"), spy(training.Training, "states")
+    fit(small_corpus, noise=noise, epochs=1)
+    assert len(given) == 2
+    for call, seen in zip(given, read, strict=False):
+        np.testing.assert_allclose(seen["vectors"], call["vectors"] + noise / 32**0.5, atol=1e-6)
+
+
+# The training texts.
+
+
+def test_the_settings_choose_the_training_texts(small_corpus, examples_of):
+    asked = Counter((pair.query, pair.doc_id) for pair in small_corpus.pairs("train"))
+    titles = Counter((document.title, document.doc_id) for document in small_corpus)
+
+    def texts(**values):
+        return Counter((pair.query, pair.doc_id) for pair in examples_of(**values)[1])
+
+    assert texts(pseudo_queries="") == asked
+    assert texts(pseudo_queries="", query_repeat=2) == asked + asked
+    assert texts(pseudo_queries="title", train_on_queries=False) == titles
+    assert texts(pseudo_queries="title") == titles + asked
+
+
+@pytest.mark.parametrize(("query_repeat", "times"), [(None, 13), (2, 2)])
+def test_judged_queries_are_repeated_until_they_are_a_third_of_the_others(small_corpus, runs, spy, query_repeat, times):
+    few = dict(list(small_corpus.judgements["train"].items())[:4])
+    calls = spy(training.Training, "examples")
+    fit(Corpus(small_corpus.documents, small_corpus.queries, {"train": few}), query_repeat=query_repeat)
+    pairs = calls[0]["pairs"]
+    assert Counter(pair.query for pair in pairs[160:]) == {small_corpus.queries[query].text: times for query in few}
+
+
+def test_doc2query_writes_further_texts(examples_of, monkeypatch):
+    seen = []
+
+    def write(corpus, checkpoint, per_document, *, device, seed):
+        seen.append((checkpoint, per_document, device, seed))
+        return [Pair("asked by a model", "fruit/0")]
+
+    monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
+    _, pairs, _ = examples_of(doc2query="some/t5", doc2query_per_document=3, device="cpu", seed=4)
+    assert Pair("asked by a model", "fruit/0") in pairs
+    assert seen == [("some/t5", 3, "cpu", 4)]
+
+
+# The contrastive term.
+
+
+@pytest.mark.parametrize("negatives_from", [5, 100])
+def test_hard_negatives_come_from_the_best_of_bm25_without_the_answers(small_corpus, examples_of, negatives_from):
+    _, pairs, examples = examples_of(negatives_from=negatives_from)
+    texts = list(dict.fromkeys(pair.query for pair in pairs))
+    row_of = small_corpus.rows()
+    assert examples.candidates.shape == (len(texts), negatives_from)
+    for text, scores, rows in zip(texts, bm25_scores(small_corpus, texts), examples.candidates, strict=True):
+        rows = rows[rows != NONE]
+        answers = {row_of[pair.doc_id] for pair in pairs if pair.query == text}
+        positive = sorted(scores[scores > 0], reverse=True)[:negatives_from]
+        assert not answers & set(rows.tolist())
+        assert len(rows) >= len(positive) - len(answers)
+        assert all(scores[row] >= positive[-1] for row in rows)
+
+
+@pytest.mark.parametrize("negatives", [0, 1, 3])
+def test_a_step_has_so_many_hard_negatives_per_example(examples_of, runs, spy, negatives):
+    contrasts, states = spy(training, "contrastive"), spy(training.Training, "states")
+    index, _, examples = examples_of(negatives=negatives, noise=0, seed=5, epochs=1)
+    text, row = (some[runs[0].batches[0][0]] for some in (examples.text, examples.row))
+    hard = draw(examples.candidates[text], negatives, 40, np.random.default_rng([5, 2]))
+    with torch.no_grad():
+        documents = index.model(torch.from_numpy(training_vectors(index))).numpy()
+    (call,) = contrasts
+    assert call["h_negatives"].shape == (32, negatives, 32)
+    np.testing.assert_allclose(call["h_negatives"], documents[hard].reshape(32, negatives, 32), atol=1e-5)
+    np.testing.assert_allclose(call["h_positive"], documents[row], atol=1e-5)
+    np.testing.assert_array_equal(states[0]["vectors"], examples.vectors[text])
+    known = [[other in examples.answers.of(one) for other in (*row, *hard.ravel())] for one in text]
+    np.testing.assert_array_equal(call["known"], known)
+
+
+def training_vectors(index) -> np.ndarray:
+    """The encoder's vectors of the documents."""
+    return index.texts.encode([document.content for document in index.documents])
+
+
+def test_the_weights_and_the_temperature_scale_the_terms(small_corpus, runs, spy):
+    contrasts, margins = spy(training, "contrastive"), spy(training, "margin_mse")
+    fit(small_corpus, temperature=0.2, contrastive_weight=3.0, teacher="dense", teacher_weight=0.25, epochs=1)
+    (one,), (other,) = contrasts, margins
+    states = (one[name].tolist() for name in ("h_query", "h_positive", "h_negatives"))
+    contrast = reference.contrastive(*states, 0.2, one["known"].tolist())
+    query = (one["h_query"] / 0.2).tolist()
+    states = (other[name].tolist() for name in ("h_positive", "h_negative", "teacher_margin"))
+    margin = reference.margin_mse(query, *states)
+    expected = {"contrastive": 3.0 * contrast, "margin": 0.25 * margin}
+    assert runs[0].terms[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_term_is_left_out_without_its_weight_or_its_teacher(small_corpus, runs):
+    def terms(**values):
+        fit(small_corpus, epochs=1, **values)
+        return set(runs[-1].terms[0])
+
+    assert terms() == {"contrastive"}
+    assert terms(teacher="bm25") == {"contrastive", "margin"}
+    assert terms(teacher="bm25", contrastive_weight=0) == {"margin"}
+
+
+# The teacher.
+
+
+class Lengths:
+    """A cross-encoder whose score is made of the lengths of query and document."""
+
+    opened: ClassVar[list[tuple[str, str | None]]] = []
+
+    def __init__(self, name: str, *, device: str | None = None) -> None:
+        self.opened.append((name, device))
+
+    def scores(self, queries, documents) -> np.ndarray:
+        return np.array([len(q) * len(d) ** 2 / 1e3 for q, d in zip(queries, documents, strict=True)], np.float32)
+
+
+@pytest.mark.parametrize("teacher", ["dense", "bm25", "owner/cross-encoder"])
+@pytest.mark.parametrize("teacher_scale", [1.0, 2.5, None])
+def test_the_margins_are_those_of_the_teacher(small_corpus, examples_of, monkeypatch, teacher, teacher_scale):
+    monkeypatch.setattr(method, "CrossEncoder", Lengths)
+    monkeypatch.setattr(Lengths, "opened", [])
+    values = {"teacher": teacher, "teacher_scale": teacher_scale, "temperature": 0.2}
+    index, pairs, examples = examples_of(**values, teacher_negatives=3, seed=5, device="cpu", pseudo_queries="title")
+    texts, vectors = [pair.query for pair in pairs], training_vectors(index)
+    rows = np.concatenate([examples.row[:, None], examples.judged], axis=1)
+    untrained = np.einsum("nd,ncd->nc", index.texts.encode(texts), vectors[rows])
+    if teacher == "dense":
+        scores = untrained
+    elif teacher == "bm25":
+        scores = np.take_along_axis(bm25_scores(small_corpus, texts), rows, axis=1)
+    else:
+        contents = [document.content for document in small_corpus]
+        scores = [Lengths.scores(None, [text] * 4, [contents[n] for n in row]) for text, row in zip(texts, rows)]
+        scores = np.stack(scores)
+    margins, own = (some[:, :1] - some[:, 1:] for some in (scores, untrained))
+    scale = np.std(own) / 0.2 / np.std(margins) if teacher_scale is None else teacher_scale
+    np.testing.assert_allclose(examples.margins, scale * margins, atol=1e-3)
+    assert Lengths.opened == ([("owner/cross-encoder", "cpu")] if "/" in teacher else [])
+    drawn = draw(examples.candidates[examples.text], 3, 40, np.random.default_rng([5, 1]))
+    np.testing.assert_array_equal(examples.judged, drawn)
+
+
+@pytest.mark.parametrize("teacher_negatives", [1, 6])
+def test_a_step_has_one_of_the_negatives_that_the_teacher_scored(examples_of, runs, spy, teacher_negatives):
+    taught = spy(training, "margin_mse")
+    values = {"teacher": "dense", "teacher_negatives": teacher_negatives, "noise": 0, "seed": 5, "epochs": 1}
+    index, _, examples = examples_of(**values)
+    chosen, rng = runs[0].batches[0][0], np.random.default_rng([5, 2])
+    draw(examples.candidates[examples.text[chosen]], 1, 40, rng)  # the hard negatives come before
+    pick = np.arange(32), rng.integers(0, teacher_negatives, 32)
+    assert examples.judged.shape == (len(examples.text), teacher_negatives)
+    with torch.no_grad():
+        documents = index.model(torch.from_numpy(training_vectors(index))).numpy()
+    (call,) = taught
+    np.testing.assert_allclose(call["h_negative"], documents[examples.judged[chosen][pick]], atol=1e-5)
+    np.testing.assert_array_equal(call["teacher_margin"], examples.margins[chosen][pick])
+
+
+def test_the_teacher_is_none_unless_it_is_named(examples_of):
+    _, _, examples = examples_of()
+    assert examples.judged is None and examples.margins is None
+
+
+# Search.
+
+
+def test_faiss_gets_the_links_and_the_effort_of_the_settings(small_corpus, spy):
+    walks = spy(nearest.Nearest, "search")
+    index = fit(small_corpus, index="faiss", neighbours=5, effort=77, epochs=0)
+    graph = index._nearest._graph
+    assert graph.hnsw.nb_neighbors(1) == 5 and graph.hnsw.efConstruction == 77
+    index.search(QUESTION, k=3)
+    index.adjust({"effort": 9}).search(QUESTION, k=3)
+    assert [walk["effort"] for walk in walks] == [77, 9]
+
+
+@pytest.mark.parametrize(("index", "exact"), [("auto", False), ("exact", True), ("faiss", False)])
+def test_large_indexes_are_searched_by_a_graph_unless_the_search_is_exact(small_corpus, monkeypatch, index, exact):
+    monkeypatch.setattr(nearest, "EXACT_UP_TO", 39)
+    assert fit(small_corpus, index=index, epochs=0)._nearest.exact == exact
+
+
+def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
+    loaded, asked = spy(encoders, "load_encoder"), spy(method, "best_device")
+    values = {"encoder": "scratch:dim=48", "max_length": 7, "backend": "torch", "device": "cpu", "epochs": 0}
+    index = fit(small_corpus, **values)
+    assert [(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded] == [
+        ("scratch:dim=48", 7, "torch", "cpu")
+    ]
+    index.save(tmp_path / "index")
+    api.load(tmp_path / "index")
+    index.adjust({"device": "cpu"})
+    assert [call["device"] for call in asked] == ["cpu"] * 3
