@@ -172,7 +172,7 @@ def test_a_warm_up_with_nothing_to_learn_is_left_out(small_corpus):
     phases = list(dict.fromkeys(record["phase"] for record in log.records))
     assert phases == ["level 1", "level 2: warm-up", "level 2", "training the decoder"]
     none = {f"{name}_weight": 0 for name in ("reconstruction", "commitment", "retrieval")}
-    with pytest.raises(BadSetting, match="every term"):
+    with pytest.raises(BadSetting, match="no loss terms"):
         make("genret", QUICK | none).fit(small_corpus)
 
 

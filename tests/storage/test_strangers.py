@@ -111,9 +111,9 @@ def test_a_manifest_alone_downloads_no_encoder(monkeypatch, tmp_path):
     assert consent.HUB in caught.value.remedy
     assert asked.pop() == ("stranger/model", True)
     monkeypatch.setenv(consent.HUB, "stranger/model other/model")
-    with pytest.raises(CallslipError, match="could not be fetched"):
+    with pytest.raises(CallslipError, match="could not be downloaded"):
         open_checkpoint("stranger/model")
-    with pytest.raises(CallslipError, match="could not be fetched"):
+    with pytest.raises(CallslipError, match="could not be downloaded"):
         open_checkpoint("mine/model")  # the user's own choice
     assert asked == [("stranger/model", False), ("mine/model", False)]
 
