@@ -242,6 +242,26 @@ def test_methods_have_no_more_settings_than_a_person_can_read(name, most):
     assert len(describe(find(name).load().Settings)) <= most
 
 
+EQUATIONS = {
+    "asi": "bottleneck code_distance discrete_contrastive distribution_density generation_loss information_bottleneck",
+    "genret": "commitment constrained_kmeans diversity reconstruction retrieval sinkhorn straight_through",
+    "glen": "annealed_temperature collision_order identifier_embedding identifier_weights keyword_codes keyword_loss "
+    "pairwise_ranking pointwise_retrieval relevance",
+    "tied_atomic": "contrastive margin_mse",
+    "uri": "average_partition_entropy balance balanced_assignment commitment e_step m_step memory",
+}
+
+
+@pytest.mark.parametrize("paper", EQUATIONS)
+def test_a_papers_folder_gives_its_equations_by_name(paper):
+    """Independent checks call them as `from callslip.methods import glen; glen.pairwise_ranking`."""
+    import importlib
+
+    module = importlib.import_module(f"callslip.methods.{paper}")
+    for name in EQUATIONS[paper].split():
+        assert callable(getattr(module, name)), f"{paper}.{name}"
+
+
 def test_one_word_for_one_thing():
     """Search people and generative-retrieval papers mean different things by it, so we never write it."""
     word = "doc" + "id"

@@ -23,6 +23,7 @@ from callslip.methods.asi import training as asi_training
 from callslip.methods.asi.indexers import NetworkIndexer, ProductIndexer, ResidualIndexer
 from callslip.runtime.seeds import seeded
 from callslip.settings import to_dict
+from callslip.training.checkpoints import Checkpoints
 
 JOINT, WRITING = "learning codes and how to write them", "learning to write the codes"
 CODES = {"width": 6, "length": 3}
@@ -40,7 +41,7 @@ STEPS = 12
 STRETCH = 5
 
 
-def watched(corpus, values, name="asi++", preset=None):
+def watched(corpus, values, name="asi++", preset=None, checkpoints=None):
     """Fit an index and record its training."""
     spies = Spies()
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +60,7 @@ def watched(corpus, values, name="asi++", preset=None):
         spies.spy(patch, asi_method, "seeded")
         spies.spy(patch, asi_method, "random_codes")
         spy_batches(patch, spies)
-        index = make(name, values, preset=preset).fit(corpus)
+        index = make(name, values, preset=preset).fit(corpus, checkpoints)
     return SimpleNamespace(index=index, spies=spies, steps=spies.steps, calls=spies.calls)
 
 
@@ -102,6 +103,24 @@ def test_the_density_term_is_that_of_documents_and_queries_times_both_weights(od
     ):
         coded = criteria.arguments[1]
         assert pair[0].arguments[0] is coded.p_doc and pair[1].arguments[0] is coded.p_query
+
+
+def test_the_other_criteria_read_the_means_of_queries_and_documents(odd):
+    for name, parts in (
+        ("bottleneck", ("mean_query", "mean_doc")),
+        ("information_bottleneck", ("mean_doc", "log_variance")),
+    ):
+        for call, criteria in zip(odd.calls[name], odd.calls["criteria"], strict=True):
+            assert all(given is getattr(criteria.arguments[1], part) for given, part in zip(call.arguments, parts))
+
+
+def test_the_information_criterion_samples_representations_with_their_variance(odd):
+    far, expected = [], []
+    for call in odd.calls["sample"]:
+        sampled, mean, log_variance = call.result
+        far.append(float((sampled - mean).norm(dim=1).mean().detach()))
+        expected.append(float(log_variance.exp().sum(dim=1).sqrt().mean().detach()))
+    assert np.mean(far) == pytest.approx(np.mean(expected), rel=0.1)
 
 
 def test_margin_gamma_temperature_and_beta_reach_their_equations(odd):
@@ -157,13 +176,17 @@ def test_criteria_names_the_criteria_to_use(small_corpus):
     assert set(run.steps[0].terms) == {"contrastive", "generation", "information"}
     run = watched(small_corpus, TINY | {"criteria": ()})
     assert set(run.steps[0].terms) == {"contrastive", "generation"} and not run.calls["sample"]
+    assert not run.calls["criteria"]
 
 
 # Batches.
 
 
-def test_neighbours_share_as_many_tokens_as_the_codes_had_when_the_epoch_began(odd):
-    """Groups are made once per epoch, from the first tokens of the codes that the epoch before left."""
+@pytest.mark.parametrize("kept", [False, True])
+def test_neighbours_share_as_many_tokens_as_the_codes_had_when_the_epoch_began(small_corpus, odd, tmp_path, kept):
+    """Groups are made once per epoch, from the first tokens of the codes that the epoch before left; so they are where
+    checkpoints keep them."""
+    odd = watched(small_corpus, ODD, checkpoints=Checkpoints(tmp_path)) if kept else odd
     prefixes = odd.spies.arguments("prefix_groups", 0)
     assert [prefix.shape for prefix in prefixes] == [(40, 2)] * 2
     left = odd.spies.arguments("use_of_codes", 0)[0]

@@ -61,6 +61,7 @@ def watched(corpus, values, preset=None):
             spies.spy(patch, genret_training, name)
         for name in ("warmup_terms", "level_terms", "learn_level"):
             spies.spy(patch, Training, name)
+        spies.spy(patch, Tokenizer, "logits")
         spies.spy(patch, CodebookWriter, "hidden")
         spies.spy(patch, readers, "with_noise")
         spies.spy(patch, TextExamples, "order")
@@ -221,6 +222,19 @@ def test_the_warm_up_reconstructs_from_the_state_and_a_level_from_the_codebook(o
         rows = of_phase(odd, "straight_through", phase)
         for call, row in zip(of_phase(odd, "reconstruction", phase), rows, strict=True):
             assert call.arguments[0] is row.result
+
+
+def test_retrieval_is_of_the_query_and_commitment_of_the_document(odd):
+    states_behind = {id(call.result): call.arguments[1] for call in odd.calls["logits"]}
+    for phase in (*WARM, *LEVELS):
+        given = of_phase(odd, "warmup_terms" if phase in WARM else "level_terms", phase)
+        for call, terms in zip(of_phase(odd, "retrieval", phase), given, strict=True):
+            (document, query), (h_query, h_doc, logits, code) = terms.arguments[1:3], call.arguments
+            assert torch.equal(h_query, query[:, -1]) and torch.equal(h_doc, document[:, -1])
+            assert torch.equal(states_behind[id(logits)], query[:, : code.shape[1]])
+        for call, terms in zip(of_phase(odd, "commitment", phase), given):
+            logits, code = call.arguments
+            assert torch.equal(states_behind[id(logits)], terms.arguments[1][:, : code.shape[1]])
 
 
 @pytest.mark.parametrize("name", ["reconstruction", "commitment", "retrieval"])

@@ -11,6 +11,9 @@ In the paper's order: `settings`, `equations`, `model`, `training`, and `method`
 that of every generative method.
 """
 
+from callslip.identifiers.balancing import sinkhorn
+from callslip.identifiers.kmeans import constrained_kmeans
+from callslip.identifiers.quality import diversity
 from callslip.methods.genret.equations import (
     commitment,
     initial_codebook,
@@ -31,8 +34,11 @@ __all__ = [
     "Training",
     "collapsed",
     "commitment",
+    "constrained_kmeans",
+    "diversity",
     "initial_codebook",
     "reconstruction",
     "retrieval",
+    "sinkhorn",
     "straight_through",
 ]

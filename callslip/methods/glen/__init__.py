@@ -9,6 +9,7 @@ and they weigh its words.
 In the paper's order: `settings`, `equations`, `model`, `training`, `search`, and `method`, which puts them together.
 """
 
+from callslip.identifiers.keywords import keyword_codes
 from callslip.methods.glen.equations import (
     annealed_temperature,
     collision_order,
@@ -34,6 +35,7 @@ __all__ = [
     "collision_order",
     "identifier_embedding",
     "identifier_weights",
+    "keyword_codes",
     "keyword_loss",
     "pairwise_ranking",
     "pointwise_retrieval",

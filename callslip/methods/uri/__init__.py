@@ -10,6 +10,8 @@ In the paper's order: `settings`, `equations`, `model`, `items`, `ranker`, `trai
 together. Search is that of every generative method.
 """
 
+from callslip.identifiers.balancing import balanced_assignment
+from callslip.identifiers.quality import average_partition_entropy
 from callslip.methods.uri.equations import balance, commitment, e_step, m_step, memory, ranking
 from callslip.methods.uri.method import URI
 from callslip.methods.uri.model import Ranker, UnifiedWriter
@@ -23,7 +25,9 @@ __all__ = [
     "Training",
     "URISettings",
     "UnifiedWriter",
+    "average_partition_entropy",
     "balance",
+    "balanced_assignment",
     "commitment",
     "e_step",
     "m_step",
