@@ -43,5 +43,5 @@ def test_a_new_document_is_coded_by_the_saved_codebooks(small_corpus, tmp_path):
 def test_mistakes_are_explained(small_corpus):
     with pytest.raises(BadSetting, match="length"):
         make("ultron-pq", {"length": 0})
-    with pytest.raises(BadSetting, match="stretches"):
+    with pytest.raises(BadSetting, match="subvectors"):
         make("ultron-pq", QUICK | {"length": 10_000}).fit(small_corpus)
