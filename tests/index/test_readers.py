@@ -132,13 +132,13 @@ def test_a_fine_tuned_encoder_begins_as_the_frozen_one(planned):
         found = made.index.model.memory(made.index.reader.batch(inputs_of(made, [text])))
     np.testing.assert_allclose(found, made.index.texts.encode([text]), atol=1e-5)
     share = made.index.reader.learning_share
-    assert share("encoder.x") < share("writer.x") == 1.0
+    assert share("encoder.x", 1e-3) < share("writer.x", 1e-3) == 1.0
 
 
 def test_t5_replaces_encoder_and_decoder(planned):
     made = planned("t5")
     assert made.index.model.t5.config.d_model == 16 and made.index.model.widths == (4, 4)
-    assert made.index.reader.learning_share("encoder.x") == 1.0
+    assert made.index.reader.learning_share("encoder.x", 1e-3) == 1.0
 
 
 # Histories.

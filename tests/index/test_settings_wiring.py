@@ -366,8 +366,8 @@ def test_a_fine_tuned_encoder_is_made_as_the_settings_say(monkeypatch):
 
 def test_a_fine_tuned_encoder_has_a_learning_rate_of_its_own():
     share = reader(TunedReader, train_encoder="top", encoder_learning_rate=1e-4).learning_share
-    assert share("encoder.layers.0.weight") == pytest.approx(1e-4 / 4e-3) and share("writer.begin") == 1.0
-    assert reader(T5Reader, seq2seq="t5").learning_share("encoder.weight") == 1.0  # T5 is tuned as a whole
+    assert share("encoder.layers.0.weight", 4e-3) == pytest.approx(1e-4 / 4e-3) and share("writer.begin", 4e-3) == 1.0
+    assert reader(T5Reader, seq2seq="t5").learning_share("encoder.weight", 4e-3) == 1.0  # T5 is tuned as a whole
 
 
 def test_a_reader_of_tokens_cuts_texts_at_seq2seq_length(small_corpus):

@@ -134,6 +134,5 @@ def test_the_page_on_filters_runs(capsys):
     page = (Path(__file__).parents[2] / "docs" / "filters.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(block, {})
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "['a']"
-    assert all(f"doc_id='{doc_id}'" in second for doc_id in "abc")
+    printed = capsys.readouterr().out
+    assert f"```\n{printed}```" in page, "the page shows another output than its program prints"
