@@ -150,3 +150,12 @@ def test_numbers_that_make_no_sense_are_refused_before_any_work(method, values):
 def test_no_settings_object_holds_a_number_that_is_none(value):
     with pytest.raises(BadSetting, match="item_decay"):
         type(make("sasrec").settings)(item_decay=value)
+
+
+def test_a_retriever_that_has_its_settings_takes_no_others(small_corpus):
+    from callslip import api
+
+    index = make("bm25", {"k1": 2.0})
+    assert api.fit(small_corpus, index) is index and len(index.search("apple", k=3)) == 3
+    with pytest.raises(BadSetting, match="has its own"):
+        api.fit(small_corpus, make("bm25"), settings={"k1": 2.0})
