@@ -32,6 +32,7 @@ MAKERS: dict[str, str] = {
     "hierarchical-kmeans": "kmeans:HierarchicalKMeans",
     "product-quantization": "product:ProductQuantizer",
     "residual-quantization": "residual:ResidualQuantizer",
+    "tied-residual": "tied:TiedQuantizer",
     "rqvae": "rqvae:RQVAE",
 }
 """Module and class of each maker; a module is imported only when its maker is used."""

@@ -44,6 +44,10 @@ METHODS: dict[str, Method] = {
     "bm25-classic": Method("bm25:BM25", "lexical matching, with k1=1.5 and b=0.75", {"k1": 1.5, "b": 0.75}),
     "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
     "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
+    "tied-residual": Method(
+        "tied_residual:TiedResidual",
+        "codes that begin at dense retrieval, with words and a memory of judged queries",
+    ),
     "dsi-semantic": Method(
         "dsi:DSI", "codes by hierarchical k-means, and a decoder that writes them", paper="dsi-paper"
     ),
