@@ -150,11 +150,11 @@ def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:
 
 def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> None:
     """Each search setting of a generative index decides what it names: codes written, scores and order."""
-    from callslip.search import decode
+    from callslip.search import candidates
 
     documents = len(index)
     spies = Spies()
-    spies.spy(patch, decode, "best_codes")
+    spies.spy(patch, candidates, "best_codes")
     for beam in (2, 3):
         index.adjust({"beam": beam, "decoding": "beam"}).search(query, k=1)
         assert spies.calls["best_codes"][-1].arguments[3] == beam

@@ -47,7 +47,6 @@ class Home:
         path = Path(path)
         for attempt in range(TRIES):
             manifest = folders.read_manifest(path, verify=False)
-            consent.remember_manifest(manifest["settings"])
             try:
                 found = cls(path, manifest, verify)
             except (IndexCorrupt, OSError) as error:

@@ -284,16 +284,16 @@ def test_bucket_limit_bounds_the_documents_of_a_bucket_that_come_first(planned, 
 
 @pytest.mark.parametrize("decoding", ["beam", "exact"])
 def test_the_decoder_writes_with_the_beam_and_the_decoding_asked_for(planned, monkeypatch, decoding):
-    from callslip.search import decode
+    from callslip.search import candidates
 
     made, asked = planned(beam=6, decoding=decoding), []
-    plain = decode.best_codes
+    plain = candidates.best_codes
 
     def watched(*given, exact):
         asked.append((given[3], exact))
         return plain(*given, exact=exact)
 
-    monkeypatch.setattr(decode, "best_codes", watched)
+    monkeypatch.setattr(candidates, "best_codes", watched)
     made.index.search(ASKED["texts"], k=1)
     assert asked == [(6, decoding == "exact")]
 
