@@ -1,6 +1,6 @@
 """The wiring of the settings that methods share: each reaches the quantity that it names.
 
-Most fits are without training: the training loop records its arguments, see `planned_fit`.
+Most fits are without training: the training loop records its arguments, see `training_spies.plan`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planned_fit import plan
 from small_log import small_log
 from small_t5 import save_small_t5
+from training_spies import plan
 
 from callslip.corpus.documents import Corpus, Pair, Query
 from callslip.corpus.pseudo_queries import pseudo_queries
