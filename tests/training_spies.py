@@ -120,7 +120,7 @@ def check_training_texts(corpus: Corpus, method: str, values: dict[str, Any], pa
     spy_batches(patch, spies)
 
     def doc2query(corpus: Corpus, checkpoint: str, per_document: int, **more: Any) -> list[Pair]:
-        asked.append((checkpoint, per_document, more["seed"]))
+        asked.append((checkpoint, per_document, more["seed"], more["sampling"]))
         return [Pair("a generated query", corpus.doc_ids[0])]
 
     patch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", doc2query)
@@ -136,7 +136,8 @@ def check_training_texts(corpus: Corpus, method: str, values: dict[str, Any], pa
     for kinds in (("title",), ("title", "lead")):
         assert count(pseudo_queries=kinds) == len(pseudo_queries(corpus, kinds=kinds)) + 2 * documents
     assert count(doc2query="some/checkpoint", doc2query_per_document=2, seed=3) == 2 * documents + 1
-    assert asked == [("some/checkpoint", 2, 3)]
+    count(doc2query="some/checkpoint", doc2query_sampling="nucleus")
+    assert asked == [("some/checkpoint", 2, 3, "top-k"), ("some/checkpoint", 5, 0, "nucleus")]
 
 
 def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:

@@ -102,8 +102,8 @@ class ItemTable(nn.Module):
 
 @dataclass
 class Read:
-    """A batch of encoded histories: one vector each [B, D], and optionally the states [B, T, D] with their mask.
-    `members`: the item numbers of sets, [B, T]."""
+    """A batch of encoded histories or texts: one vector each [B, D], and optionally the states [B, T, D] with their
+    mask. `members`: the item numbers of sets, [B, T]."""
 
     vector: Tensor
     states: States | None = None

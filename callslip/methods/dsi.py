@@ -62,6 +62,10 @@ class DSI(GenerativeRetriever):
             return random_codes(count, self._length(count), s.width, seed=s.seed)
         return super().make_codes(corpus)
 
+    @property
+    def codes_of_vectors(self) -> bool:
+        return super().codes_of_vectors and self.settings.codes == "semantic"
+
     def code_maker(self, documents: int) -> CodeMaker | None:
         s = self.settings
         if s.codes != "semantic":

@@ -53,6 +53,7 @@ class TIGER(GenerativeRetriever):
     """RQ-VAE codes, and a model that writes the next item's code."""
 
     Settings = TIGERSettings
+    codes_near = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 8, "decoder_width": 128}}
 
     def code_maker(self, documents: int) -> CodeMaker:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
     from callslip.methods.uri.method import URI
 
-BLOCK = 2048
-"""Items per forward pass outside of training."""
 PIECE = 4
 """Random items of one prefix in a batch, for each token of a level."""
 
@@ -41,9 +39,9 @@ class Indexer:
     def states(self, codes: np.ndarray) -> Iterator[Tensor]:
         """The decoder's states of items after their tokens so far, [N, l - 1], in blocks."""
         model = self.index.model.eval()
-        device = next(model.parameters()).device
-        for start in range(0, len(self.items), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(self.items)))
+        device, size = next(model.parameters()).device, self.index.reader.block
+        for start in range(0, len(self.items), size):
+            rows = np.arange(start, min(start + size, len(self.items)))
             prefix = torch.from_numpy(codes[rows]).to(device)
             with torch.no_grad():
                 yield model.hidden(self.items.batch(rows), prefix)[:, -1]
