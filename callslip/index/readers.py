@@ -22,7 +22,7 @@ from callslip.training.examples import Examples, HistoryExamples, Inputs, TextEx
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter, Read
+    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter, ItemTable, Read
     from callslip.decoders.t5 import T5CodeWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
@@ -308,6 +308,8 @@ class HistoryReader(VectorReader):
         super().__init__(settings, texts, rows)
         self.kind, self.has_texts = kind, has_texts
         self.history: HistoryShape | None = None
+        self.ranking_encoder: HistoryEncoder | None = None
+        """Encoder that gives the vectors of queries and items, if it is not the one that the decoder reads."""
         self._item_vectors: np.ndarray | None = None
 
     @property
@@ -364,8 +366,21 @@ class HistoryReader(VectorReader):
     def decay(self, parameter: str) -> float:
         return self.settings.decay_of(parameter, self.settings.weight_decay)
 
+    def new_ranking_encoder(self, builder: Builder) -> None:
+        """Rank by an encoder that the decoder does not read; it is untrained."""
+        assert self.history is not None
+        device = next(self.model.parameters()).device
+        self.ranking_encoder = self.history.encoder(builder.vectors).to(device)
+        self.forget_vectors()
+
+    @property
+    def _ranking(self) -> HistoryEncoder:
+        return self.model.encoder if self.ranking_encoder is None else self.ranking_encoder
+
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
-        return self.model.vectors(self.batch(self._numbers(queries))).cpu().numpy()
+        from callslip.decoders.histories import vectors_of
+
+        return vectors_of(self._ranking, self.batch(self._numbers(queries))).cpu().numpy()
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self._numbers(queries)
@@ -399,7 +414,7 @@ class HistoryReader(VectorReader):
             import torch
 
             with torch.no_grad():
-                self._item_vectors = self.model.items.all().cpu().numpy()
+                self._item_vectors = self._ranking.items.all().cpu().numpy()
         return self._item_vectors
 
     def forget_vectors(self) -> None:
@@ -408,14 +423,21 @@ class HistoryReader(VectorReader):
     def extend(self, vectors: np.ndarray) -> None:
         import torch
 
-        self.model.items.extend(torch.from_numpy(vectors))
+        for table in self._tables():
+            table.extend(torch.from_numpy(vectors))
         self.forget_vectors()
 
     def keep(self, rows: np.ndarray) -> None:
         import torch
 
-        self.model.items.keep(torch.from_numpy(rows))
+        for table in self._tables():
+            table.keep(torch.from_numpy(rows))
         self.forget_vectors()
+
+    def _tables(self) -> list[ItemTable]:
+        """The item vectors of all encoders."""
+        other = [] if self.ranking_encoder is None else [self.ranking_encoder.items]
+        return [self.model.items, *other]
 
 
 def with_noise(batch: Any, noise: float) -> Any:

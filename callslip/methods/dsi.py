@@ -36,6 +36,9 @@ class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     """Number of levels of semantic and random codes; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
+    collisions: Literal["bucket", "level"] = "bucket"
+    """Documents of the same semantic code: ranked in their `bucket`, or distinguished by one more `level`, the place in
+    it, as in the paper."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
     """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
@@ -70,7 +73,9 @@ class DSI(GenerativeRetriever):
         s = self.settings
         if s.codes != "semantic":
             return None
-        return code_maker("hierarchical-kmeans", width=s.width, length=self._length(documents), seed=s.seed)
+        last: Any = {"leaf": "rank"} if s.collisions == "level" else {}
+        length = self._length(documents) + bool(last)
+        return code_maker("hierarchical-kmeans", width=s.width, length=length, seed=s.seed, **last)
 
     def _length(self, documents: int) -> int:
         return self.settings.length or levels_for(documents, self.settings.width, self.settings.leaf)

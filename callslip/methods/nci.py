@@ -44,6 +44,9 @@ class NCISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     """Number of levels; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
+    collisions: Literal["bucket", "level"] = "bucket"
+    """Documents of the same code: ranked in their `bucket`, or distinguished by one more `level`, the place in it, as in
+    the paper."""
     adaptor_width: int = 64
     """Width of the network that reads the prefix."""
     adaptor_rank: int = 4
@@ -235,7 +238,8 @@ class NCI(GenerativeRetriever):
     def code_maker(self, documents: int) -> CodeMaker:
         s = self.settings
         length = s.length or levels_for(documents, s.width, s.leaf)
-        return code_maker("hierarchical-kmeans", width=s.width, length=length, seed=s.seed)
+        last: Any = {"leaf": "rank"} if s.collisions == "level" else {}
+        return code_maker("hierarchical-kmeans", width=s.width, length=length + bool(last), seed=s.seed, **last)
 
     def writer_shape(self) -> dict[str, Any]:
         s = self.settings

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from callslip.identifiers.levels import prefix_groups, use_of_codes
+from callslip.identifiers.levels import prefix_groups, texts_per_code, use_of_codes
 from callslip.index.readers import with_noise
 from callslip.methods.asi.equations import (
     bottleneck,
@@ -93,8 +93,13 @@ class Training:
             objective,
             s.epochs,
             "learning codes and how to write them",
-            after_epoch=lambda epoch: use_of_codes(self.index.codes(texts.documents)),
+            after_epoch=lambda epoch: self.watched(),
         )
+
+    def watched(self) -> dict[str, Any]:
+        """How evenly codes are used, and how many documents and training texts a code has."""
+        codes = self.index.codes(self.texts.documents)
+        return use_of_codes(codes) | texts_per_code(codes, np.array([len(some) for some in self.texts.of]))
 
     def learn_to_write(self, codes: np.ndarray, epochs: int) -> None:
         """Train the decoder on frozen codes, [N, L]."""
