@@ -175,7 +175,11 @@ def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> 
     assert any(hit.why["bucket_size"] > 1 for hit in hits(ranking="share"))
     for hit in hits(ranking="union"):
         assert hit.score == pytest.approx(hit.why["similarity"], abs=1e-5)
+    for hit in hits(ranking="code"):
+        assert hit.score == pytest.approx(hit.why["code_score"], abs=1e-5) and "similarity" not in hit.why
     ranks = [hit.why["beam_rank"] for hit in hits(ranking="bucket")]
+    assert [hit.why["beam_rank"] for hit in hits(ranking="code")] == ranks
+    index.adjust({"ranking": "bucket"})
     assert ranks == sorted(ranks) and len(set(ranks)) < len(ranks)
     first = [hit.code for hit in hits(ranking="bucket", bucket_limit=1)][: len(set(ranks))]
     assert len(set(first)) == len(first)

@@ -141,7 +141,8 @@ class GenerativeRetriever(Retriever):
         """Codes for documents that the model was not trained on, [n, L]."""
         if self.maker is not None:
             # The model cannot write a token that it does not have, such as a further place in a bucket.
-            return np.minimum(self.maker.assign(vectors), np.array(self.model.widths, np.int32) - 1)
+            codes = self.maker.assign(vectors)
+            return np.minimum(codes, np.array(self.model.widths[: codes.shape[1]], np.int32) - 1)
         raise Unsupported(
             f"{self.method} cannot code documents that it was not trained on",
             f"Fit again with them: callslip fit CORPUS --method {self.method} --out DIR; or use dsi-semantic.",

@@ -45,8 +45,8 @@ class NCISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
     collisions: Literal["bucket", "level"] = "bucket"
-    """Documents of the same code: ranked in their `bucket`, or distinguished by one more `level`, the place in it, as in
-    the paper."""
+    """Documents of the same code: ranked in their `bucket`, or distinguished by one more `level`, the place in it, as
+    in the paper."""
     adaptor_width: int = 64
     """Width of the network that reads the prefix."""
     adaptor_rank: int = 4

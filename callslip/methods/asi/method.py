@@ -125,7 +125,7 @@ class ASI(GenerativeRetriever):
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         """With `decoding=free`, an unconstrained beam; where too few known codes are left for k hits, the search asks
-        again with a wider beam, which is constrained."""
-        if self.settings.decoding != "free" or beam > self.settings.beam:
+        again with a wider beam, which is constrained; so is one that has room for all codes, which cannot be wider."""
+        if self.settings.decoding != "free" or beam > self.settings.beam or beam >= self.identifiers.unique:
             return super().write(inputs, beam, live)
         return free_search(self.model, self.reader.batch(inputs), self.identifiers.trie(), beam, live)

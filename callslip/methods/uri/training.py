@@ -249,7 +249,9 @@ class Training:
             return terms
 
         def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            return with_negatives(index, examples, epoch)
+            if ranker is not None:
+                return with_negatives(index, examples, epoch)
+            return ((numbers, np.zeros((0, 0), np.int64)) for numbers in examples.order(s.seed, epoch))
 
         index.train(drawn, objective, len(examples), s.epochs, "training the decoder")
         index.reader.forget_vectors()
