@@ -103,13 +103,8 @@ def evaluate_with_run(
     # documents as the first codes can have.
     k = max(depth + codes["bucket_max"], largest(codes["bucket_histogram"], CODES)) if shared else depth
     found, seconds = search_all(retriever, list(queries.values()), k, exclude_history)
-    run = run_of(found, depth)
-    buckets = {
-        qid: group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth)) for qid, hits in found.items()
-    }
-    code_of = codes_of_answers(retriever, judgements) if shared else None
-    if code_of is not None:
-        codes |= queries_per_code(code_of, judgements)
+    run, buckets = run_of(found, depth), {qid: buckets_of(hits, depth) for qid, hits in found.items()}
+    code_of = codes_of_answers(retriever, judgements) if shared else {}
     report = evaluate_run(
         run,
         judgements,
@@ -121,7 +116,7 @@ def evaluate_with_run(
         codes={qid: [without_end(hit.code) for hit in hits] for qid, hits in found.items()} if shared else None,
         code_of=code_of,
         seen=None if split == "train" else trained_on(corpus),
-        identifiers=codes,
+        identifiers=codes | queries_per_code(code_of, judgements),
         timings={
             "fit_seconds": retriever.fit_seconds,
             "search_seconds": seconds,
@@ -213,6 +208,11 @@ def search_all(
         for query, hits in zip(batch, some, strict=True):
             found[query.query_id] = hits
     return found, time.perf_counter() - began
+
+
+def buckets_of(hits: Hits, depth: int) -> list[list[str]]:
+    """The first `depth` hits as whole buckets."""
+    return group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth))
 
 
 def whole_buckets(hits: Hits, depth: int) -> list[Hit]:

@@ -179,7 +179,8 @@ class GenerativeRetriever(Retriever):
         """The class of a T5 that writes codes, and the options of a new one."""
         from callslip.decoders.t5 import T5CodeWriter
 
-        return T5CodeWriter, {"codes": getattr(self.settings, "seq2seq_codes", "codebooks")}
+        plain = T5CodeWriter
+        return plain, {"codes": getattr(self.settings, "seq2seq_codes", "codebooks")}
 
     def t5_model(self, writer: T5CodeWriter) -> Any:
         """The T5 alone; a method that has further parts joins them to it as its `writer`."""

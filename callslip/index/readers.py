@@ -16,7 +16,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
 from callslip.index import model_files
-from callslip.index.settings import HistoryQuerySettings, T5Settings, TunedEncoderSettings
+from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
@@ -451,8 +451,7 @@ def with_noise(batch: Any, noise: float) -> Any:
 
 def reads_text(settings: Any) -> bool:
     """Whether the model reads texts itself rather than the vectors of a frozen encoder."""
-    tuned = isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none"
-    return tuned or (isinstance(settings, T5Settings) and settings.seq2seq is not None)
+    return isinstance(settings, T5Settings) and (settings.train_encoder != "none" or settings.seq2seq is not None)
 
 
 def could_read(settings: Any, *, histories: bool) -> bool:
@@ -482,7 +481,7 @@ def text_reader(settings: Any, texts: TextVectors, rows: Rows) -> VectorReader:
     """The reader of texts that the settings ask for."""
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:
         return T5Reader(settings, texts, rows)
-    if isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none":
+    if isinstance(settings, T5Settings) and settings.train_encoder != "none":
         return TunedReader(settings, texts, rows)
     return VectorReader(settings, texts, rows)
 

@@ -175,8 +175,8 @@ class HistoryQuerySettings(HistorySettings):
 
 
 @dataclass(frozen=True)
-class TunedEncoderSettings:
-    """An encoder that is fine-tuned together with the decoder."""
+class T5Settings:
+    """An encoder that is fine-tuned together with the decoder, or a T5 in place of both."""
 
     heading: ClassVar[str] = "Fine-tuned encoder or T5"
 
@@ -191,25 +191,15 @@ class TunedEncoderSettings:
     encoder_memory: Literal["vector", "states"] = "vector"
     """What the decoder attends to with a fine-tuned encoder: the one `vector` of a text, or the `states` of all its
     tokens."""
+    seq2seq: str | None = None
+    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
+    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
+    recommended."""
     seq2seq_length: int = 64
     """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
 
     def check(self) -> None:
         check_range(self, encoder_learning_rate=0, seq2seq_length=3)
-
-
-@dataclass(frozen=True)
-class T5Settings(TunedEncoderSettings):
-    """T5 in place of encoder and decoder."""
-
-    heading: ClassVar[str] = TunedEncoderSettings.heading
-
-    seq2seq: str | None = None
-    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
-    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
-    recommended."""
-
-    def check(self) -> None:
         if self.seq2seq is not None and self.train_encoder != "none":
             raise BadSetting(
                 "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."
