@@ -170,15 +170,17 @@ def reached(index: Any, asked: list[Query], some: int = 512) -> float:
 
 def partition_entropies(corpus: Corpus) -> dict[str, Any]:
     """APE of codes of two levels, over what each user had in training; lower is better."""
-    vectors = make("dense").encode([document.content for document in corpus], "encoding items")
+    vectors = make("dense").texts.cached([document.content for document in corpus], "encoding items")
     positives, found = corpus.sequences().each(), {}
+    relations = relations_of(positives, len(corpus))
     for width in (16, 32, 64):
         makers = {
             "random": random_codes(len(corpus), 2, width, seed=0),
             "k-means": HierarchicalKMeans(width=width, length=2, seed=0).fit(vectors),
             "RQ-VAE": RQVAE(2, width, vectors.shape[1], seed=0).fit(vectors),
             "VQ-VAE": VQVAE(2, width, vectors.shape[1], seed=0).fit(vectors),
-            "EM on the queries themselves": PartitionEM(2, width, seed=0).fit(relations_of(positives, len(corpus))),
+            "EM": PartitionEM(2, width, seed=0).fit(relations),
+            "EM, leave one out": PartitionEM(2, width, seed=0, leave_one_out=True).fit(relations),
         }
         for name, codes in makers.items():
             entropy = average_partition_entropy(codes, positives)

@@ -129,6 +129,8 @@ class TestPairs:
         index.save(tmp_path / "index")
         loaded = api.load(tmp_path / "index")
         assert type(loaded.reader) is READERS[reader][0] and found(loaded, corpus) == expected
+        held, kept = weights(loaded), weights(index)
+        assert set(held) == set(kept) and all(torch.equal(held[name], kept[name]) for name in kept)
         loaded.add([Document("new/1", "The violin is a music. It bears the mark music0.", "About violin music0")])
         assert "new/1" in loaded.search("violin", k=13).doc_ids
         again = api.load(tmp_path / "index")
