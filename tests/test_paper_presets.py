@@ -41,8 +41,8 @@ PRESETS: dict[str, tuple[type, dict[str, Any]]] = {
                                            "level_steps": 1, "stop_collapsed": False}),
     "uri": (HistoryReader, {"width": 4, "history_width": 8, "decoder_width": 8, "decoder_heads": 2, "epochs": 1,
                             "level_epochs": 1, "level_steps": 1, "ranker_epochs": 1, "batch_size": 32}),
-    "dsi-semantic": (T5Reader, T5 | {"leaf": 4}),
-    "nci": (T5Reader, T5 | GENERATED | {"leaf": 4, "adaptor_width": 8}),
+    "dsi-semantic": (T5Reader, T5 | {"width": 3, "leaf": 4}),
+    "nci": (T5Reader, T5 | GENERATED | {"width": 3, "leaf": 4, "adaptor_width": 8}),
     "ultron-pq": (T5Reader, T5 | GENERATED | {"width": 4, "length": 3}),
 }  # fmt: skip
 """The reader of each preset, and the sizes that a test can afford."""
