@@ -294,7 +294,7 @@ class TestContract:
             index.adjust({"nonsense": 1})
 
 
-@pytest.mark.parametrize("ranking", ["bucket", "share", "sum", "union"])
+@pytest.mark.parametrize("ranking", ["bucket", "share", "sum", "union", "code"])
 def test_the_rankings_order_the_same_documents(fitted, saved, small_corpus, ranking):
     """All documents of the beam come back whatever the ranking; only their order differs, each by its own rule."""
     index = api.load(saved("dsi-semantic")).adjust({"ranking": ranking, "similarity_weight": 7.0})
@@ -303,12 +303,13 @@ def test_the_rankings_order_the_same_documents(fitted, saved, small_corpus, rank
         hits = index.search(query, k=40, explain=True)
         assert set(hits.doc_ids) == set(small_corpus.doc_ids)
         code = [hit.why["code_score"] for hit in hits]
-        near = [hit.why["similarity"] for hit in hits]
+        near = [hit.why.get("similarity", 0.0) for hit in hits]
         rule = {
             "bucket": list(zip(code, near, strict=True)),
             "share": [c - np.log(sizes[hit.code]) for c, hit in zip(code, hits, strict=True)],
             "sum": [c + 7.0 * n for c, n in zip(code, near, strict=True)],
             "union": near,
+            "code": code,
         }[ranking]
         assert rule == sorted(rule, reverse=True)
 

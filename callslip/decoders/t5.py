@@ -21,6 +21,7 @@ from torch.nn import functional
 from callslip.decoders.engines.engine import Engine, EngineName, Searched, State, engine_for
 from callslip.decoders.engines.t5_weights import decoder_weights, encoder_weights
 from callslip.decoders.scores import ChildScores, SparseScores
+from callslip.decoders.writer import States
 from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 
 KINDS = ("t5", "mt5")
@@ -57,6 +58,9 @@ class Tokens:
 
 class T5CodeWriter(Searched):
     """Writes codes of `widths` (tokens per level) for queries given as `Tokens`."""
+
+    shape: tuple[str, ...] = ("widths", "codes", "with_end", "normalise")
+    """Attributes that are saved, and given to the constructor when a folder is loaded."""
 
     def __init__(
         self,
@@ -172,22 +176,33 @@ class T5CodeWriter(Searched):
         contiguous = self.codes == "tokens" and not self.with_end
         return table[int(ids[0]) : int(ids[0]) + len(ids)] if contiguous else table[ids]
 
-    def forward(self, queries: Tokens, codes: Tensor) -> list[Tensor]:
+    def forward(self, queries: Tokens | States, codes: Tensor) -> list[Tensor]:
         """Teacher forcing: logits of every level, each [B, outputs of the level], given the true tokens before it."""
         states = self.hidden(queries, codes)
         return [functional.linear(states[:, level], self.head(level)) for level in range(self.length)]
 
-    def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
+    def encode(self, queries: Tokens) -> States:
+        """The states of T5's encoder, [B, S, model]; `forward` and `hidden` take them in place of the tokens."""
+        read = self.t5.encoder(input_ids=queries.ids, attention_mask=queries.mask)
+        return States(read.last_hidden_state, queries.mask)
+
+    @property
+    def decoding(self) -> nn.ModuleList:
+        """The layers that write codes and nothing else: T5's decoder and the codebooks, without shared embeddings."""
+        own = [self.embeddings, self.heads] if self.codes == "codebooks" else []
+        return nn.ModuleList([self.t5.decoder.block, self.t5.decoder.final_layer_norm, *own])
+
+    def hidden(self, queries: Tokens | States, codes: Tensor) -> Tensor:
         """Decoder states [B, L, model] under teacher forcing, scaled for the heads; those of the first n + 1 levels if
         codes have only n."""
         self._engine = None  # the weights are about to change
         before = [self._begin(len(codes))]
         before += [self.embed(codes[:, level], level) for level in range(min(codes.shape[1], self.length - 1))]
-        read = self.t5.encoder(input_ids=queries.ids, attention_mask=queries.mask)
+        read = queries if isinstance(queries, States) else self.encode(queries)
         written = self.t5.decoder(
             inputs_embeds=torch.stack(before, dim=1),
-            encoder_hidden_states=read.last_hidden_state,
-            encoder_attention_mask=queries.mask,
+            encoder_hidden_states=read.values,
+            encoder_attention_mask=read.mask,
             use_cache=False,
         )
         return cast(Tensor, written.last_hidden_state) * self.scale
@@ -199,21 +214,31 @@ class T5CodeWriter(Searched):
 
     def start(self, queries: Tokens) -> tuple[State, Tensor | ChildScores]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
-        engine = self._ready()
-        read = engine.encode(functional.embedding(queries.ids, self.t5.get_input_embeddings().weight), queries.mask)
-        state = engine.read(read, queries.mask)
-        return state, self._scores(engine.step(state, self._begin(len(queries.ids))[:, None], None), 0)
+        state, hidden, _ = self.read(queries)
+        return state, self._scores(hidden, 0)
 
     def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor | ChildScores:
         """Append one token to each beam and return the next level's log-probabilities, [B, beams, outputs].
 
         `parents` [B, beams] is the earlier beam that each new beam continues; `tokens` [B, beams] the token it appends.
         """
-        level = state.written
-        return self._scores(self._ready().step(state, self.embed(tokens, level - 1), parents), level)
+        hidden = self.step(state, parents, tokens)
+        return self._scores(hidden, state.written - 1)
+
+    def read(self, queries: Tokens) -> tuple[State, Tensor, States]:
+        """The engine's state after reading the queries, the decoder's first hidden states, [B, 1, model], scaled for
+        the heads, and the states of the encoder."""
+        engine = self._ready()
+        read = engine.encode(functional.embedding(queries.ids, self.t5.get_input_embeddings().weight), queries.mask)
+        state = engine.read(read, queries.mask)
+        hidden = engine.step(state, self._begin(len(queries.ids))[:, None], None)
+        return state, hidden * self.scale, States(read, queries.mask)
+
+    def step(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Append one token to each beam, and return the decoder's next hidden states, [B, beams, model], scaled."""
+        return self._ready().step(state, self.embed(tokens, state.written - 1), parents) * self.scale
 
     def _scores(self, hidden: Tensor, level: int) -> Tensor | ChildScores:
-        hidden = hidden * self.scale
         if self.normalise == "children":
             return SparseScores(hidden, self._kept_head(level))
         if self.normalise == "level":
@@ -248,7 +273,7 @@ class T5CodeWriter(Searched):
         own = {k: v.contiguous().cpu() for k, v in self.state_dict().items() if not k.startswith("t5.")}
         if own:
             save_file(own, folder / CODEBOOKS)
-        shape = {name: getattr(self, name) for name in ("widths", "codes", "with_end", "normalise")}
+        shape = {name: getattr(self, name) for name in self.shape}
         if self.codes == "words":
             shape["vocabulary"] = self.vocabulary
         (folder / WRITER).write_text(json.dumps(shape) + "\n", encoding="utf-8")

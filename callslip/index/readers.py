@@ -16,13 +16,14 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
 from callslip.index import model_files
-from callslip.index.settings import HistoryQuerySettings, T5Settings, TunedEncoderSettings
+from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
+    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter, ItemTable, Read
+    from callslip.decoders.t5 import T5CodeWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
     from callslip.index.rows import Rows
@@ -53,11 +54,24 @@ class Builder(Protocol):
     def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> HistoryWriter:
         """The decoder joined to an encoder of histories."""
 
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        """The class of a T5 that writes codes, and the options of a new one."""
+
+    def t5_model(self, writer: T5CodeWriter) -> Any:
+        """The T5 joined to further parts, as its `writer`; or the T5 alone."""
+
 
 class VectorReader:
     """Gives the decoder the vector of a text by a frozen encoder."""
 
     histories = False
+    block = 2048
+    """Texts per forward pass outside of training."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether the model reads the vectors of the frozen encoder."""
+        return True
 
     def __init__(self, settings: Any, texts: TextVectors, rows: Rows) -> None:
         self.settings, self.texts, self.rows = settings, texts, rows
@@ -113,6 +127,10 @@ class VectorReader:
         """The vector of every document, [N, dim]."""
         return self.texts.cached([document.content for document in corpus], "encoding documents")
 
+    def read_without_vectors(self, corpus: Corpus) -> np.ndarray:
+        """Vectors of no dimensions, [N, 0], where nothing asks for the encoder's."""
+        return np.zeros((len(corpus), 0), np.float32)
+
     def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
         """The vectors of documents that are added, [n, dim]."""
         return self.texts.cached([document.content for document in documents], "encoding new documents")
@@ -150,6 +168,14 @@ class VectorReader:
         device = next(self.model.parameters()).device
         return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else np.asarray(inputs)[rows])).to(device)
 
+    def encoded(self, batch: Any) -> Tensor | Read:
+        """A batch as the encoder gives it: vectors [B, dim], with states if the decoder reads them."""
+        return batch
+
+    def dense(self, inputs: Inputs) -> np.ndarray:
+        """The vectors that the encoder gives texts as it is now, [n, dim]."""
+        return np.asarray(inputs)
+
     def read(self, examples: Any, numbers: np.ndarray) -> Any:
         """The queries of a training batch as the model takes them."""
         return with_noise(self.batch(examples.inputs, numbers), self.settings.noise)
@@ -175,7 +201,24 @@ class VectorReader:
 
 
 class TunedReader(VectorReader):
-    """Fine-tunes a copy of the encoder together with the decoder."""
+    """Fine-tunes a copy of the encoder together with the decoder, which reads its vectors or its states."""
+
+    block = 128
+
+    @property
+    def reads_vectors(self) -> bool:
+        return False
+
+    @property
+    def tokenizing(self) -> Any:
+        """What turns texts into token ids."""
+        return self.model
+
+    def writer_input(self, vectors: np.ndarray) -> dict[str, Any]:
+        from callslip.encoders.encoder import encoder_dim
+
+        dim = vectors.shape[1] or encoder_dim(self.settings.encoder)
+        return {"input_dim": dim, "reads": self.settings.encoder_memory}
 
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
         from callslip.decoders.tuned import TunedWriter
@@ -187,38 +230,70 @@ class TunedReader(VectorReader):
         return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        return self.model.tokenize([query.text for query in queries], self.settings.seq2seq_length)
+        return self.tokenizing.tokenize([query.text for query in queries], self.settings.seq2seq_length)
 
     def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         texts = texts + [document.content for document in documents]
-        return self.model.tokenize(texts, self.settings.seq2seq_length)
+        return self.tokenizing.tokenize(texts, self.settings.seq2seq_length)
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         device = next(self.model.parameters()).device
         chosen = range(len(inputs)) if rows is None else rows
-        return self.model.batch([inputs[row] for row in chosen]).to(device)
+        return self.tokenizing.batch([inputs[row] for row in chosen]).to(device)
+
+    def encoded(self, batch: Any) -> Tensor | Read:
+        read = self.model.read(batch)
+        return read.vector if read.states is None else read
+
+    def dense(self, inputs: Inputs) -> np.ndarray:
+        import torch
+
+        training = self.model.training
+        self.model.eval()
+        found = []
+        with torch.no_grad():
+            for start in range(0, len(inputs), self.block):
+                read = self.encoded(self.batch(inputs, np.arange(start, min(start + self.block, len(inputs)))))
+                found.append((read if isinstance(read, torch.Tensor) else read.vector).cpu().numpy())
+        self.model.train(training)
+        return np.concatenate(found)
 
 
 class T5Reader(TunedReader):
     """A T5 that reads the text of a query itself and writes its code."""
 
-    def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
-        from callslip.decoders.t5 import T5CodeWriter
+    @property
+    def tokenizing(self) -> Any:
+        return getattr(self.model, "writer", self.model)
 
-        codes = getattr(self.settings, "seq2seq_codes", "codebooks")
-        widths = [int(width) for width in widths]
-        self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
+    def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
+        kind, options = builder.t5_writer()
+        writer = kind.from_pretrained(self.settings.seq2seq, [int(w) for w in widths], with_end=with_end, **options)
+        self.use(builder.t5_model(writer))
 
     def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0
 
+    def encoded(self, batch: Any) -> Read:
+        """T5's encoder has no vector of its own: the mean of its states, as a unit vector."""
+        from torch.nn import functional
+
+        from callslip.decoders.histories import Read
+        from callslip.encoders.pooling import pool
+
+        states = self.tokenizing.encode(batch)
+        return Read(functional.normalize(pool(states.values, states.mask, "mean"), dim=-1), states)
+
     def save(self, folder: Path) -> None:
-        self.model.save(folder / T5)
+        self.tokenizing.save(folder / T5)
+        if self.tokenizing is not self.model:
+            model_files.save_parts(folder, self.model, "writer.")
 
     def load(self, folder: Path, builder: Builder) -> None:
-        from callslip.decoders.t5 import T5CodeWriter
-
-        self.use(T5CodeWriter.load(folder / T5))
+        model = builder.t5_model(builder.t5_writer()[0].load(folder / T5))
+        self.use(model)
+        if self.tokenizing is not self.model:
+            model_files.load_parts(folder, self.model, "writer.")
         self.model.eval()
 
 
@@ -233,10 +308,18 @@ class HistoryReader(VectorReader):
         super().__init__(settings, texts, rows)
         self.kind, self.has_texts = kind, has_texts
         self.history: HistoryShape | None = None
+        self.ranking_encoder: HistoryEncoder | None = None
+        """Encoder that gives the vectors of queries and items, if it is not the one that the decoder reads."""
         self._item_vectors: np.ndarray | None = None
 
+    @property
+    def reads_vectors(self) -> bool:
+        return self.settings.items != "id"
+
+    def read_without_vectors(self, corpus: Corpus) -> np.ndarray:
+        return self._shaped(np.zeros((len(corpus), 0), np.float32))
+
     def encode_corpus(self, corpus: Corpus) -> np.ndarray:
-        from callslip.decoders.histories import HistoryShape
         from callslip.encoders.interaction_vectors import interaction_vectors
 
         sequences = training_sequences(corpus)  # or an error: too few items for each user
@@ -244,6 +327,12 @@ class HistoryReader(VectorReader):
             vectors = super().encode_corpus(corpus)
         else:
             vectors = interaction_vectors(sequences, len(corpus), self.settings.seed)
+        return self._shaped(vectors)
+
+    def _shaped(self, vectors: np.ndarray) -> np.ndarray:
+        """Note the shape of the encoder of items with these vectors."""
+        from callslip.decoders.histories import HistoryShape
+
         memory = self.settings.history_memory
         self.history = HistoryShape.of(self.settings, self.kind, vectors, self.has_texts, memory)
         return vectors
@@ -277,8 +366,21 @@ class HistoryReader(VectorReader):
     def decay(self, parameter: str) -> float:
         return self.settings.decay_of(parameter, self.settings.weight_decay)
 
+    def new_ranking_encoder(self, builder: Builder) -> None:
+        """Rank by an encoder that the decoder does not read; it is untrained."""
+        assert self.history is not None
+        device = next(self.model.parameters()).device
+        self.ranking_encoder = self.history.encoder(builder.vectors).to(device)
+        self.forget_vectors()
+
+    @property
+    def _ranking(self) -> HistoryEncoder:
+        return self.model.encoder if self.ranking_encoder is None else self.ranking_encoder
+
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
-        return self.model.vectors(self.batch(self._numbers(queries))).cpu().numpy()
+        from callslip.decoders.histories import vectors_of
+
+        return vectors_of(self._ranking, self.batch(self._numbers(queries))).cpu().numpy()
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self._numbers(queries)
@@ -312,7 +414,7 @@ class HistoryReader(VectorReader):
             import torch
 
             with torch.no_grad():
-                self._item_vectors = self.model.items.all().cpu().numpy()
+                self._item_vectors = self._ranking.items.all().cpu().numpy()
         return self._item_vectors
 
     def forget_vectors(self) -> None:
@@ -321,14 +423,21 @@ class HistoryReader(VectorReader):
     def extend(self, vectors: np.ndarray) -> None:
         import torch
 
-        self.model.items.extend(torch.from_numpy(vectors))
+        for table in self._tables():
+            table.extend(torch.from_numpy(vectors))
         self.forget_vectors()
 
     def keep(self, rows: np.ndarray) -> None:
         import torch
 
-        self.model.items.keep(torch.from_numpy(rows))
+        for table in self._tables():
+            table.keep(torch.from_numpy(rows))
         self.forget_vectors()
+
+    def _tables(self) -> list[ItemTable]:
+        """The item vectors of all encoders."""
+        other = [] if self.ranking_encoder is None else [self.ranking_encoder.items]
+        return [self.model.items, *other]
 
 
 def with_noise(batch: Any, noise: float) -> Any:
@@ -342,8 +451,7 @@ def with_noise(batch: Any, noise: float) -> Any:
 
 def reads_text(settings: Any) -> bool:
     """Whether the model reads texts itself rather than the vectors of a frozen encoder."""
-    tuned = isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none"
-    return tuned or (isinstance(settings, T5Settings) and settings.seq2seq is not None)
+    return isinstance(settings, T5Settings) and (settings.train_encoder != "none" or settings.seq2seq is not None)
 
 
 def could_read(settings: Any, *, histories: bool) -> bool:
@@ -373,7 +481,7 @@ def text_reader(settings: Any, texts: TextVectors, rows: Rows) -> VectorReader:
     """The reader of texts that the settings ask for."""
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:
         return T5Reader(settings, texts, rows)
-    if isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none":
+    if isinstance(settings, T5Settings) and settings.train_encoder != "none":
         return TunedReader(settings, texts, rows)
     return VectorReader(settings, texts, rows)
 

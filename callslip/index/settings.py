@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from callslip.errors import BadSetting
 from callslip.settings import check_all, check_range, check_share
 
-Ranking = Literal["bucket", "share", "sum", "union"]
+Ranking = Literal["bucket", "share", "sum", "union", "code"]
 """Orders of the documents whose codes were written."""
 
 
@@ -48,6 +48,8 @@ class TextSettings:
     """Hugging Face sequence-to-sequence checkpoint (name or path) that generates further pseudo-queries."""
     doc2query_per_document: int = 5
     """Number of queries that `doc2query` generates for each document."""
+    doc2query_sampling: Literal["top-k", "nucleus"] = "top-k"
+    """Sampling of generated queries: `top-k` (the 10 likeliest tokens) or `nucleus` (p = 0.8 at temperature 0.8)."""
     train_on_queries: bool = True
     """Whether to train on the judged queries of the train split."""
     query_repeat: int | None = 1
@@ -173,8 +175,8 @@ class HistoryQuerySettings(HistorySettings):
 
 
 @dataclass(frozen=True)
-class TunedEncoderSettings:
-    """An encoder that is fine-tuned together with the decoder."""
+class T5Settings:
+    """An encoder that is fine-tuned together with the decoder, or a T5 in place of both."""
 
     heading: ClassVar[str] = "Fine-tuned encoder or T5"
 
@@ -186,25 +188,18 @@ class TunedEncoderSettings:
     decoder reads a fine-tuned copy; similarity uses the frozen encoder. Much slower; a GPU is recommended."""
     encoder_learning_rate: float = 2e-5
     """Peak learning rate of the fine-tuned encoder layers."""
+    encoder_memory: Literal["vector", "states"] = "vector"
+    """What the decoder attends to with a fine-tuned encoder: the one `vector` of a text, or the `states` of all its
+    tokens."""
+    seq2seq: str | None = None
+    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
+    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
+    recommended."""
     seq2seq_length: int = 64
     """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
 
     def check(self) -> None:
         check_range(self, encoder_learning_rate=0, seq2seq_length=3)
-
-
-@dataclass(frozen=True)
-class T5Settings(TunedEncoderSettings):
-    """T5 in place of encoder and decoder."""
-
-    heading: ClassVar[str] = TunedEncoderSettings.heading
-
-    seq2seq: str | None = None
-    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
-    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
-    recommended."""
-
-    def check(self) -> None:
         if self.seq2seq is not None and self.train_encoder != "none":
             raise BadSetting(
                 "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."
@@ -242,7 +237,9 @@ class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, Schedul
     """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
     the same after dividing a code's probability among its documents, so that full buckets are not preferred; `sum` adds
     the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
-    buckets by similarity alone."""
+    buckets by similarity alone; `code` keeps the model's order of codes, with the documents of a bucket in an arbitrary
+    but fixed order. With `code`, a model that reads texts itself needs no vectors: neither the corpus nor a query is
+    encoded by the frozen encoder."""
     similarity_weight: float = 60.0
     """Weight of the similarity, in units of log-probability, under `ranking=sum`."""
     bucket_limit: int | None = None

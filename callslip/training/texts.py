@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.training import batches
 from callslip.training.examples import Inputs
 from callslip.training.negatives import Answers, number_texts
+
+if TYPE_CHECKING:
+    from callslip.corpus.doc2query import Sampling
 
 Drawn = tuple[np.ndarray, np.ndarray]
 """A batch: rows of documents, and the index of one query of each."""
@@ -28,6 +31,8 @@ class TextChoice(Protocol):
     def doc2query(self) -> str | None: ...
     @property
     def doc2query_per_document(self) -> int: ...
+    @property
+    def doc2query_sampling(self) -> Sampling: ...
     @property
     def train_on_queries(self) -> bool: ...
     @property
@@ -47,7 +52,14 @@ def training_pairs(corpus: Corpus, s: TextChoice) -> list[Pair]:
     if s.doc2query is not None:
         from callslip.corpus.doc2query import doc2query
 
-        pairs += doc2query(corpus, s.doc2query, s.doc2query_per_document, device=s.device, seed=s.seed)
+        pairs += doc2query(
+            corpus,
+            s.doc2query,
+            s.doc2query_per_document,
+            device=s.device,
+            seed=s.seed,
+            sampling=s.doc2query_sampling,
+        )
     asked, repeat = corpus.pairs("train") if s.train_on_queries else [], s.query_repeat
     if repeat is None:
         repeat = max(1, round(len(pairs) / 3 / max(1, len(asked))))

@@ -6,7 +6,7 @@ import pytest
 from small_t5 import save_small_t5
 
 from callslip.corpus import Document, doc2query
-from callslip.errors import BadSetting, CallslipError
+from callslip.errors import BadSetting, CallslipError, UnknownName
 
 WORDS = ["how", "to", "lift", "wing", "what", "is", "heat", "flow", "speed", "air"]
 DOCUMENTS = [
@@ -43,6 +43,26 @@ def test_the_seed_decides(checkpoint):
 
     assert made(1) == made(1)
     assert made(1) != made(2)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options"), [("top-k", {"top_k": 10}), ("nucleus", {"top_k": 0, "top_p": 0.8, "temperature": 0.8})]
+)
+def test_queries_are_drawn_from_the_likeliest_tokens_or_from_the_nucleus(checkpoint, monkeypatch, sampling, options):
+    from transformers import T5ForConditionalGeneration
+
+    asked, generate = [], T5ForConditionalGeneration.generate
+
+    def spied(self, *arguments, **more):
+        asked.append({name: more[name] for name in ("top_k", "top_p", "temperature") if name in more})
+        assert more["do_sample"]
+        return generate(self, *arguments, **more)
+
+    monkeypatch.setattr(T5ForConditionalGeneration, "generate", spied)
+    assert doc2query(DOCUMENTS, checkpoint, per_document=2, max_length=4, device="cpu", sampling=sampling)
+    assert asked == [options]
+    with pytest.raises(UnknownName, match="sampling"):
+        doc2query(DOCUMENTS, checkpoint, sampling="greedy")
 
 
 def test_checkpoints_that_are_none(tmp_path, monkeypatch):

@@ -131,9 +131,10 @@ def test_doc2query_generates_so_many_queries(monkeypatch, small_corpus):
         "doc2query",
         lambda corpus, name, count, **more: asked.append((name, count, more)) or [Pair("generated", "fruit/0")],
     )
-    index = make("dsi-semantic", BASE | {"doc2query": "some/t5", "doc2query_per_document": 9, "device": "cpu"})
+    generated = {"doc2query": "some/t5", "doc2query_per_document": 9, "doc2query_sampling": "nucleus"}
+    index = make("dsi-semantic", BASE | generated | {"device": "cpu"})
     assert Pair("generated", "fruit/0") in index.training_pairs(small_corpus)
-    assert asked == [("some/t5", 9, {"device": "cpu", "seed": 7})]
+    assert asked == [("some/t5", 9, {"device": "cpu", "seed": 7, "sampling": "nucleus"})]
     make("dsi-semantic", BASE).training_pairs(small_corpus)
     assert len(asked) == 1
 

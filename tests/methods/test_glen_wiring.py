@@ -283,14 +283,15 @@ def test_the_settings_choose_the_training_texts(small_corpus):
 def test_doc2query_writes_further_texts(small_corpus, monkeypatch):
     seen = []
 
-    def write(corpus, checkpoint, per_document, *, device, seed):
-        seen.append((checkpoint, per_document, device, seed))
+    def write(corpus, checkpoint, per_document, *, device, seed, sampling):
+        seen.append((checkpoint, per_document, device, seed, sampling))
         return [Pair("asked by a model", "fruit/0")]
 
     monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
-    values = {"doc2query": "some/t5", "doc2query_per_document": 3, "device": "cpu", "seed": 4}
+    values = {"doc2query": "some/t5", "doc2query_per_document": 3, "doc2query_sampling": "nucleus", "device": "cpu"}
+    values |= {"seed": 4}
     assert ("asked by a model", "fruit/0") in texts_of(small_corpus, **values)
-    assert seen[-1] == ("some/t5", 3, "cpu", 4)
+    assert seen[-1] == ("some/t5", 3, "cpu", 4, "nucleus")
 
 
 @pytest.mark.parametrize(("epoch_pairs", "steps"), [(50, 3), (None, 12)])

@@ -165,14 +165,15 @@ def test_judged_queries_are_repeated_until_they_are_a_third_of_the_others(small_
 def test_doc2query_writes_further_texts(examples_of, monkeypatch):
     seen = []
 
-    def write(corpus, checkpoint, per_document, *, device, seed):
-        seen.append((checkpoint, per_document, device, seed))
+    def write(corpus, checkpoint, per_document, *, device, seed, sampling):
+        seen.append((checkpoint, per_document, device, seed, sampling))
         return [Pair("asked by a model", "fruit/0")]
 
     monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
-    _, pairs, _ = examples_of(doc2query="some/t5", doc2query_per_document=3, device="cpu", seed=4)
+    generated = {"doc2query": "some/t5", "doc2query_per_document": 3, "doc2query_sampling": "nucleus"}
+    _, pairs, _ = examples_of(**generated, device="cpu", seed=4)
     assert Pair("asked by a model", "fruit/0") in pairs
-    assert seen == [("some/t5", 3, "cpu", 4)]
+    assert seen == [("some/t5", 3, "cpu", 4, "nucleus")]
 
 
 # The contrastive term.
