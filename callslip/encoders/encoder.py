@@ -189,7 +189,8 @@ class TorchRunner:
 def load_encoder(
     spec: str = "minilm", *, device: Any = None, max_length: int | None = None, backend: str = "auto"
 ) -> Encoder:
-    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `scratch[:dim=64,…]`, a folder, or a hub name.
+    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `bge-small`, `scratch[:dim=64,…]`, a folder, or a
+    hub name.
 
     `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and cached in the
     cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU.
@@ -213,8 +214,9 @@ def _check_name(spec: str) -> None:
     """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path
 
-    if spec not in {"minilm", "granite"} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
-        known = ["minilm", "granite", "scratch", "the path of a folder", "OWNER/NAME on the hub"]
+    ours = {"minilm", "granite", "bge-small"}
+    if spec not in ours and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
+        known = [*sorted(ours), "scratch", "the path of a folder", "OWNER/NAME on the hub"]
         raise UnknownName("encoder", spec, known)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from callslip.encoders.pretrained import cache_folder
 from callslip.errors import CallslipError
+from callslip.runtime.cache import cache_folder
 
 CHUNK = 256
 """Number of texts encoded between two writes; an interrupted run loses at most this many."""
