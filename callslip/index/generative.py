@@ -6,7 +6,7 @@ differently; nothing is here that only one method needs. What the model reads is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -181,7 +181,11 @@ class GenerativeRetriever(Retriever):
             return self.terms(read, y[rows].to(device)) | self.reader.terms(read, rows)
 
         epochs = self.settings.epochs if epochs is None else epochs
-        self.train(lambda epoch: examples.order(self.settings.seed, epoch), objective, len(examples), epochs, phase)
+
+        def order(epoch: int) -> Iterator[np.ndarray]:
+            return examples.order(self.settings.seed, epoch)
+
+        self.train(order, objective, len(examples), epochs, phase, micro_batch=self.micro_batch)
 
     def train(
         self,
@@ -196,11 +200,15 @@ class GenerativeRetriever(Retriever):
         from callslip.training.loop import TrainingLog, train
 
         self.log = TrainingLog() if self.log is None else self.log
-        rate = more.get("learning_rate", self.settings.learning_rate)
+        s = self.settings
+        rate = more.get("learning_rate", s.learning_rate)
         schedule = {
             "learning_rate": rate,
+            "schedule": s.schedule,
+            "warmup": s.warmup,
             "weight_decay": self.reader.decay,
             "share": lambda parameter: self.learning_share(parameter, rate),
+            "autocast": "autocast" in getattr(s, "save_memory", ()),
         }
         train(
             self.model,
@@ -213,6 +221,11 @@ class GenerativeRetriever(Retriever):
             checkpoints=self.checkpoints,
             **(schedule | more),
         )
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Texts per forward pass in training; None for whole batches, also where histories share negatives."""
+        return None if self.reader.histories else getattr(self.settings, "micro_batch", None)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         """The share of a phase's learning rate that a parameter has."""

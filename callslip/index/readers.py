@@ -182,6 +182,13 @@ class TunedReader(VectorReader):
 
         return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
 
+    def use(self, model: Any) -> None:
+        super().use(model)
+        if "activations" in self.settings.save_memory:
+            from callslip.training.memory import recompute_activations
+
+            recompute_activations(self.model)
+
     def learning_share(self, parameter: str, rate: float) -> float:
         own = self.settings.encoder_learning_rate
         return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0

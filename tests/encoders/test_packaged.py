@@ -1,4 +1,4 @@
-"""Weights that come as int8 graphs in packages: read, converted once, checked by hash. The real ones where installed."""
+"""Weights in packages as int8 graphs: read, converted once, checked by hash; the real ones where installed."""
 
 from __future__ import annotations
 
@@ -129,7 +129,9 @@ def test_without_a_cache_it_is_converted_for_the_process(model, monkeypatch):
     assert packaged.folder_of("some") == packaged.folder_of("some") and len(runs) == 1
 
 
-@pytest.mark.parametrize(("name", "extra"), [("flan-t5-small", "t5"), ("ms-marco-minilm", "rerank"), ("bge-small", "rerank")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "extra"), [("flan-t5-small", "t5"), ("ms-marco-minilm", "rerank"), ("bge-small", "rerank")]
+)
 def test_a_model_whose_package_is_missing_names_the_extra(monkeypatch, name, extra):
     from callslip.decoders.t5 import check_checkpoint
     from callslip.training.teachers import CrossEncoder

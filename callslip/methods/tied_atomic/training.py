@@ -105,6 +105,8 @@ class Training:
             epochs=s.epochs,
             steps_per_epoch=batches.steps(len(examples.text), s.batch_size),
             learning_rate=s.learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=s.weight_decay,
             phase="training the decoder",
             checkpoints=index.checkpoints,

@@ -81,6 +81,8 @@ class TextRanker:
             epochs=s.ranker_epochs,
             steps_per_epoch=len(examples),
             learning_rate=s.ranker_learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=s.weight_decay,
             phase="training the ranker",
             log=index.log,
