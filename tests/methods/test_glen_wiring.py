@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from planned_fit import plan
 from reference import glen as plain
 
 from callslip.corpus.documents import Pair
@@ -645,3 +646,9 @@ def test_the_encoder_is_loaded_as_the_settings_say(small_corpus, phases, spy):
         ("scratch:dim=48", 7, "torch", "cpu")
     }
     assert {call["device"] for call in asked} == {"cpu"}
+
+
+def test_the_schedule_and_the_warm_up_reach_both_phases(small_corpus):
+    values = {"encoder": "scratch", "length": 2, "epochs": 1, "keyword_epochs": 1, "schedule": "linear", "warmup": 0.25}
+    phases = plan("glen", small_corpus, values).phases.values()
+    assert [(phase.more["schedule"], phase.more["warmup"]) for phase in phases] == [("linear", 0.25)] * 2
