@@ -269,7 +269,7 @@ class TextVectors:
         """Unit vectors of queries, [n, dim], without the cache."""
         return self.encoder.encode(texts)
 
-    def cached(self, texts: list[str], progress: str) -> np.ndarray:
+    def cached(self, texts: Sequence[str], progress: str) -> np.ndarray:
         """Unit vectors of documents or training texts, [n, dim]; cached, so that each text is encoded only once."""
         from callslip.encoders.vector_cache import cached_encode
 

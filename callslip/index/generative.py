@@ -6,7 +6,7 @@ differently; nothing is here that only one method needs. What the model reads is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,7 @@ from callslip.training.examples import Examples, Inputs
 if TYPE_CHECKING:
     import torch
 
+    from callslip.corpus.on_disk import PairTable
     from callslip.decoders.histories import HistoryEncoder, HistoryWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.identifiers.trie import Trie
@@ -157,7 +158,7 @@ class GenerativeRetriever(Retriever):
 
         return HistoryWriter(encoder, writer)
 
-    def training_pairs(self, corpus: Corpus) -> list[Pair]:
+    def training_pairs(self, corpus: Corpus) -> PairTable:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
         from callslip.training.texts import training_pairs
 
@@ -165,7 +166,7 @@ class GenerativeRetriever(Retriever):
 
     def examples(self, corpus: Corpus) -> Examples:
         """Training examples, as the model reads them."""
-        pairs = [] if self.reader.histories else self.training_pairs(corpus)
+        pairs: Sequence[Pair] = [] if self.reader.histories else self.training_pairs(corpus)
         return self.reader.examples(corpus, pairs, self.vectors, self.settings.train_on_documents)
 
     def train_model(
@@ -257,7 +258,7 @@ class GenerativeRetriever(Retriever):
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
         while len(waiting):
-            some = [inputs[n] for n in waiting] if isinstance(inputs, list) else inputs[waiting]
+            some = inputs[waiting] if isinstance(inputs, np.ndarray) else [inputs[int(n)] for n in waiting]
             all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
                 one, within = self.collect(ReadQuery(vectors[number]), beams, mask, explain)
