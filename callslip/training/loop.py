@@ -44,6 +44,11 @@ class TrainingLog:
     def add(self, **record: Any) -> None:
         self.records.append(record)
 
+    def add_earlier(self, records: list[dict[str, Any]], skipped: int) -> None:
+        """What a resumed phase has had before."""
+        self.records += records
+        self.skipped_steps += skipped
+
 
 def train(
     module: nn.Module,
@@ -85,8 +90,7 @@ def train(
     total = max(1, epochs * steps_per_epoch)
     with Course(checkpoints, phase, module, optimizer, generators) as course, progress.bar() as display:
         at, skipped = course.position, log.skipped_steps
-        log.records += at.records
-        log.skipped_steps += at.skipped
+        log.add_earlier(at.records, at.skipped)
         task = display.add_task(phase, total=total, completed=at.step, note="")
         module.train()
         for epoch in range(at.epoch, 0 if at.finished else epochs):
