@@ -157,7 +157,7 @@ class Step:
 
     def share(self, decay: bool = True) -> float:
         """Share of the peak learning rate at this step."""
-        return loop.schedule(self.number / self.total, 0.05, decay)
+        return loop.rate_factor(self.number / self.total, 0.05, "cosine" if decay else "constant")
 
 
 @dataclass

@@ -22,6 +22,7 @@ from callslip.decoders.engines.engine import Engine, EngineName, Searched, State
 from callslip.decoders.engines.t5_weights import decoder_weights, encoder_weights
 from callslip.decoders.scores import ChildScores, SparseScores
 from callslip.decoders.writer import States
+from callslip.encoders.packaged import folder_of
 from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 
 KINDS = ("t5", "mt5")
@@ -298,10 +299,11 @@ class T5CodeWriter(Searched):
 
 def check_checkpoint(name: str) -> None:
     """Reject anything but a T5 before hours of other work; reads only the small files."""
-    _checked(name, _read_config)
+    _checked(folder_of(name), _read_config)
 
 
 def _load_checkpoint(name: str) -> tuple[Any, Any]:
+    name = folder_of(name)
     _checked(name, _read_config)
     return _checked(name, _read_all)
 
@@ -330,6 +332,9 @@ def _read_all(name: str) -> tuple[Any, Any]:
         missing = sorted(report["missing_keys"])
         if missing:
             raise BadInput(name, f"lacks {len(missing)} of T5's weights, such as {missing[0]}")
+        if t5.lm_head.weight is not t5.get_input_embeddings().weight:
+            # transformers would tie a head of its own (flan-t5, mt5) as soon as the vocabulary is extended.
+            t5.config.tie_word_embeddings = False
         return t5.eval(), AutoTokenizer.from_pretrained(name)
 
 

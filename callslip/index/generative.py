@@ -6,7 +6,7 @@ differently; nothing is here that only one method needs. What the model reads is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,7 @@ from callslip.training.examples import Examples, Inputs
 if TYPE_CHECKING:
     import torch
 
+    from callslip.corpus.on_disk import PairTable
     from callslip.decoders.histories import HistoryEncoder, HistoryWriter
     from callslip.decoders.t5 import T5CodeWriter
     from callslip.decoders.writer import CodeWriter
@@ -186,7 +187,7 @@ class GenerativeRetriever(Retriever):
         """The T5 alone; a method that has further parts joins them to it as its `writer`."""
         return writer
 
-    def training_pairs(self, corpus: Corpus) -> list[Pair]:
+    def training_pairs(self, corpus: Corpus) -> PairTable:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
         from callslip.training.texts import training_pairs
 
@@ -194,7 +195,7 @@ class GenerativeRetriever(Retriever):
 
     def examples(self, corpus: Corpus) -> Examples:
         """Training examples, as the model reads them."""
-        pairs = [] if self.reader.histories else self.training_pairs(corpus)
+        pairs: Sequence[Pair] = [] if self.reader.histories else self.training_pairs(corpus)
         return self.reader.examples(corpus, pairs, self.vectors, self.settings.train_on_documents)
 
     def train_model(
@@ -210,7 +211,11 @@ class GenerativeRetriever(Retriever):
             return self.terms(read, y[rows].to(device)) | self.reader.terms(read, rows)
 
         epochs = self.settings.epochs if epochs is None else epochs
-        self.train(lambda epoch: examples.order(self.settings.seed, epoch), objective, len(examples), epochs, phase)
+
+        def order(epoch: int) -> Iterator[np.ndarray]:
+            return examples.order(self.settings.seed, epoch)
+
+        self.train(order, objective, len(examples), epochs, phase, micro_batch=self.micro_batch)
 
     def train(
         self,
@@ -225,11 +230,15 @@ class GenerativeRetriever(Retriever):
         from callslip.training.loop import TrainingLog, train
 
         self.log = TrainingLog() if self.log is None else self.log
-        rate = more.get("learning_rate", self.settings.learning_rate)
+        s = self.settings
+        rate = more.get("learning_rate", s.learning_rate)
         schedule = {
             "learning_rate": rate,
+            "schedule": s.schedule,
+            "warmup": s.warmup,
             "weight_decay": self.reader.decay,
             "share": lambda parameter: self.learning_share(parameter, rate),
+            "autocast": "autocast" in getattr(s, "save_memory", ()),
         }
         train(
             self.model,
@@ -242,6 +251,11 @@ class GenerativeRetriever(Retriever):
             checkpoints=self.checkpoints,
             **(schedule | more),
         )
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Texts per forward pass in training; None for whole batches, also where histories share negatives."""
+        return None if self.reader.histories else getattr(self.settings, "micro_batch", None)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         """The share of a phase's learning rate that a parameter has."""
@@ -273,7 +287,7 @@ class GenerativeRetriever(Retriever):
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
         while len(waiting):
-            some = [inputs[n] for n in waiting] if isinstance(inputs, list) else inputs[waiting]
+            some = inputs[waiting] if isinstance(inputs, np.ndarray) else [inputs[int(n)] for n in waiting]
             all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
                 one, within = self.collect(ReadQuery(vectors[number]), beams, mask, explain)

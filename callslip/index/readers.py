@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
+from callslip.corpus.on_disk import PairTable, TokenTable
 from callslip.index import model_files
 from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 T5 = "t5"
 """Folder of a saved T5."""
+TOKENIZED = 4096
+"""Training texts that are tokenised at once."""
 
 
 @dataclass
@@ -147,16 +151,14 @@ class VectorReader:
         """Documents as the model reads them."""
         return self.inputs([Query(document.doc_id, document.content) for document in documents], vectors)
 
-    def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
+    def examples(self, corpus: Corpus, pairs: Sequence[Pair], vectors: np.ndarray, documents: bool) -> Examples:
         """The pairs to train on and, if `documents` are to be trained on, each document with itself."""
-        row_of = corpus.rows()
-        rows = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        if documents:
-            rows = np.concatenate([rows, np.arange(len(corpus))])
-        inputs = self.training_inputs([pair.query for pair in pairs], corpus if documents else (), vectors)
+        table = pairs if isinstance(pairs, PairTable) else PairTable.of(pairs, corpus.doc_ids)
+        rows = np.concatenate([table.rows, np.arange(len(corpus))]) if documents else table.rows
+        inputs = self.training_inputs(table.texts, corpus if documents else (), vectors)
         return TextExamples(inputs, rows, self.settings.batch_size)
 
-    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+    def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         """Texts to train on and, after them, documents, as the model reads them."""
         found = self.texts.cached(texts, "encoding training texts")
         return np.concatenate([found, vectors]) if documents else found
@@ -225,6 +227,13 @@ class TunedReader(VectorReader):
 
         return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
 
+    def use(self, model: Any) -> None:
+        super().use(model)
+        if "activations" in self.settings.save_memory:
+            from callslip.training.memory import recompute_activations
+
+            recompute_activations(self.model)
+
     def learning_share(self, parameter: str, rate: float) -> float:
         own = self.settings.encoder_learning_rate
         return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0
@@ -232,9 +241,11 @@ class TunedReader(VectorReader):
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self.tokenizing.tokenize([query.text for query in queries], self.settings.seq2seq_length)
 
-    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
-        texts = texts + [document.content for document in documents]
-        return self.tokenizing.tokenize(texts, self.settings.seq2seq_length)
+    def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+        every = chain(texts, (document.content for document in documents))
+        blocks = iter(lambda: list(islice(every, TOKENIZED)), [])
+        rows = (row for block in blocks for row in self.tokenizing.tokenize(block, self.settings.seq2seq_length))
+        return TokenTable.of(rows)
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         device = next(self.model.parameters()).device
@@ -390,7 +401,7 @@ class HistoryReader(VectorReader):
         known = self.model.items.known().cpu().numpy()
         return numbers_of(queries, self.rows.row_of(), self.history.longest, known)
 
-    def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
+    def examples(self, corpus: Corpus, pairs: Sequence[Pair], vectors: np.ndarray, documents: bool) -> Examples:
         assert self.history is not None
         some = training_examples(training_sequences(corpus), self.history.kind, self.history.longest)
         return HistoryExamples(self.history, some.histories, some.targets, self.settings.batch_size)

@@ -13,6 +13,10 @@ Ranking = Literal["bucket", "share", "sum", "union", "code"]
 """Orders of the documents whose codes were written."""
 
 
+MEMORY_SAVERS = ("activations", "autocast")
+"""Values of `save_memory`."""
+
+
 @dataclass(frozen=True)
 class EncoderSettings:
     """The encoder that turns texts into vectors."""
@@ -23,7 +27,7 @@ class EncoderSettings:
         check_all(self)
 
     encoder: str = "minilm"
-    """Encoder: minilm (embedded), granite, or any Hugging Face encoder by name or path."""
+    """Encoder: minilm (embedded), granite, bge-small, or any Hugging Face encoder by name or path."""
     max_length: int | None = None
     """Maximum number of word pieces the encoder reads of each text; none is the encoder's own limit."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
@@ -103,11 +107,16 @@ class ScheduleSettings:
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
     """Weight decay of AdamW."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Learning rate after the warm-up: falls to zero along a `cosine` or a line (`linear`), or stays `constant`."""
+    warmup: float = 0.05
+    """Share of a phase's steps in which the learning rate rises to its peak."""
     seed: int = 0
     """Random seed of codes, weights and batches."""
 
     def check(self) -> None:
         check_range(self, epochs=0, batch_size=1, learning_rate=0, weight_decay=0, seed=0)
+        check_share(self, "warmup")
 
 
 @dataclass(frozen=True)
@@ -192,14 +201,25 @@ class T5Settings:
     """What the decoder attends to with a fine-tuned encoder: the one `vector` of a text, or the `states` of all its
     tokens."""
     seq2seq: str | None = None
-    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
-    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
-    recommended."""
+    """T5 checkpoint, fine-tuned as a whole: flan-t5-small (extra `t5`), a name on the hub or a folder. It reads the
+    query's text and writes its code, in place of the small decoder over the encoder's vector. Needs a learning rate of
+    about 5e-4 and batches of about 32; a GPU is recommended."""
     seq2seq_length: int = 64
     """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
+    micro_batch: int | None = None
+    """Maximum number of texts in one forward and backward pass; none is the whole batch. Gradients are those of the
+    whole batch: they are accumulated or, where the loss compares the texts of a batch, computed by GradCache, which
+    encodes each text twice."""
+    save_memory: tuple[str, ...] = ()
+    """Ways to need less memory in training: `activations` (activation checkpointing: layers are computed again in the
+    backward pass) and `autocast` (bfloat16 on a GPU; ignored on a CPU)."""
 
     def check(self) -> None:
-        check_range(self, encoder_learning_rate=0, seq2seq_length=3)
+        check_range(self, encoder_learning_rate=0, seq2seq_length=3, micro_batch=1)
+        if not set(self.save_memory) <= set(MEMORY_SAVERS):
+            raise BadSetting(
+                f"setting 'save_memory' is {', '.join(self.save_memory)}", f"Use some of {', '.join(MEMORY_SAVERS)}."
+            )
         if self.seq2seq is not None and self.train_encoder != "none":
             raise BadSetting(
                 "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."

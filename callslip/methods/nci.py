@@ -18,6 +18,7 @@ from torch.nn import functional
 from callslip.decoders.engines.engine import State
 from callslip.decoders.t5 import T5CodeWriter, Tokens
 from callslip.decoders.writer import CodeWriter, States
+from callslip.errors import BadSetting
 from callslip.identifiers import levels_for
 from callslip.identifiers.makers import CodeMaker, code_maker
 from callslip.index.generative import GenerativeRetriever
@@ -63,6 +64,11 @@ class NCISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     def check(self) -> None:
         check_range(self, width=1, length=1, leaf=1, adaptor_width=1, adaptor_rank=0, consistency_weight=0)
         check_positive(self, "temperature")
+        if self.micro_batch is not None and self.consistency == "contrastive":
+            raise BadSetting(
+                "setting 'micro_batch': consistency=contrastive compares the texts of a whole batch",
+                "Leave one out, or use consistency=divergence.",
+            )
 
 
 # The equations. Shapes: ... is any batch, D the width of the decoder, R the rank, K the level's outputs.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from reference import glen as plain
-from training_spies import Phase, without_steps
+from training_spies import Phase, plan, without_steps
 
 from callslip.corpus.documents import Pair
 from callslip.encoders import encoder as encoders
@@ -595,3 +595,9 @@ def test_the_encoder_is_loaded_as_the_settings_say(small_corpus, phases, spy):
         ("scratch:dim=48", 7, "torch", "cpu")
     }
     assert {call["device"] for call in asked} == {"cpu"}
+
+
+def test_the_schedule_and_the_warm_up_reach_both_phases(small_corpus):
+    values = {"encoder": "scratch", "length": 2, "epochs": 1, "keyword_epochs": 1, "schedule": "linear", "warmup": 0.25}
+    phases = plan("glen", small_corpus, values).phases.values()
+    assert [(phase.more["schedule"], phase.more["warmup"]) for phase in phases] == [("linear", 0.25)] * 2

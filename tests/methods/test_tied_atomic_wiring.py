@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from reference import tied_atomic as reference
-from training_spies import Phase, without_steps
+from training_spies import Phase, plan, without_steps
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Pair
@@ -331,3 +331,9 @@ def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
     api.load(tmp_path / "index")
     index.adjust({"device": "cpu"})
     assert [call["device"] for call in asked] == ["cpu"] * 3
+
+
+def test_the_schedule_and_the_warm_up_reach_the_training(small_corpus):
+    values = SMALL | {"epochs": 1, "schedule": "linear", "warmup": 0.25}
+    (phase,) = plan("tied-atomic", small_corpus, values).phases.values()
+    assert (phase.more["schedule"], phase.more["warmup"]) == ("linear", 0.25)

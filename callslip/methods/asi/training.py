@@ -19,6 +19,7 @@ from callslip.methods.asi.equations import (
     generation_loss,
     information_bottleneck,
 )
+from callslip.training.gradcache import in_chunks
 from callslip.training.texts import Drawn, Texts
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Training:
         def batches(epoch: int) -> Iterator[Drawn]:
             return self.texts.drawn(s.batch_size, s.seed + 2, epoch, self.rounds)
 
-        self.train(batches, objective, epochs, "learning to write the codes")
+        self.train(batches, objective, epochs, "learning to write the codes", micro_batch=self.index.micro_batch)
 
     def train(self, batches: Any, objective: Any, epochs: int, phase: str, **more: Any) -> None:
         steps = self.rounds * self.texts.steps(self.settings.batch_size)
@@ -127,9 +128,9 @@ class Training:
 
     def pairs(self, drawn: Drawn) -> Pairs:
         """A batch as the model reads it."""
-        rows, asked = drawn
-        read, batch = self.index.read, self.index.reader.batch
-        query, document = read(batch(self.texts.queries, asked)), read(batch(self.texts.documents, rows))
+        (rows, asked), batch, size = drawn, self.index.reader.batch, self.index.micro_batch
+        query = in_chunks(self.index.read, batch(self.texts.queries, asked), size)
+        document = in_chunks(self.index.read, batch(self.texts.documents, rows), size)
         if not self.settings.spare_answers:
             return Pairs(query, document, None)
         return Pairs(query, document, torch.from_numpy(self.texts.answered(asked, rows)).to(self.device))

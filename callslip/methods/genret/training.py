@@ -25,6 +25,7 @@ from callslip.methods.genret.equations import (
     straight_through,
 )
 from callslip.training.examples import Inputs
+from callslip.training.gradcache import in_chunks
 from callslip.training.texts import Drawn, Texts
 
 if TYPE_CHECKING:
@@ -148,8 +149,9 @@ class Training:
         def objective(drawn: Drawn, progress: float) -> dict[str, Tensor]:
             rows, asked = drawn
             prefix = written[rows].to(device)
-            document = model.hidden(batch(texts.documents, rows), prefix)
-            query = model.hidden(with_noise(batch(texts.queries, asked), s.noise), prefix)
+            document = in_chunks(model.hidden, (batch(texts.documents, rows), prefix), s.micro_batch)
+            query = with_noise(batch(texts.queries, asked), s.noise)
+            query = in_chunks(model.hidden, (query, prefix), s.micro_batch)
             group = torch.from_numpy(groups[rows]).to(device)
             return terms(document, query, prefix, group[:, None] == group)
 

@@ -58,7 +58,7 @@ class Training:
         vectors = self.index.texts.cached(texts, "encoding training texts")
         words = WordIndex().index([document.content for document in corpus])
         answers = Answers(text, row, len(corpus))
-        candidates = hard_candidates(words.scores_of(texts), answers, s.negatives_from)
+        candidates = hard_candidates(words.sparse_scores_of(texts), answers, s.negatives_from)
         examples = ScoredTexts(vectors, text, row, answers, candidates)
         if s.teacher is not None:
             rng = np.random.default_rng([s.seed, 1])
@@ -79,7 +79,7 @@ class Training:
             return self.teacher.scores(asked, [contents[n] for n in rows.flat]).reshape(rows.shape)
         if self.settings.teacher == "dense":
             return products(examples.vectors[examples.text], self.documents, rows)
-        return scores_at(words.scores_of(texts), examples.text, rows)
+        return scores_at(words.sparse_scores_of(texts), examples.text, rows)
 
     def margin_scale(self, examples: ScoredTexts) -> float:
         """The factor that brings a teacher's margins to the scale of the model's: dot products over the temperature."""
@@ -105,6 +105,8 @@ class Training:
             epochs=s.epochs,
             steps_per_epoch=batches.steps(len(examples.text), s.batch_size),
             learning_rate=s.learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=s.weight_decay,
             phase="training the decoder",
             checkpoints=index.checkpoints,

@@ -83,6 +83,8 @@ class TextRanker:
             epochs=s.ranker_epochs,
             steps_per_epoch=len(examples),
             learning_rate=s.ranker_learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=s.weight_decay,
             phase="training the ranker",
             log=index.log,
@@ -94,7 +96,7 @@ class TextRanker:
         if isinstance(examples.inputs, np.ndarray):
             return examples
         pairs = index.training_pairs(corpus)
-        vectors = index.texts.cached([pair.query for pair in pairs], "encoding training texts")
+        vectors = index.texts.cached(pairs.texts, "encoding training texts")
         return TextExamples(vectors, examples.rows[: len(pairs)], index.settings.batch_size)
 
     def scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:

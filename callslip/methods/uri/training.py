@@ -23,6 +23,7 @@ from callslip.methods.uri.equations import balance, commitment, cross_entropy, e
 from callslip.methods.uri.items import Items, items_of
 from callslip.methods.uri.ranker import HistoryRanker, with_negatives
 from callslip.training import batches
+from callslip.training.gradcache import in_chunks
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
@@ -225,7 +226,7 @@ class Training:
     def logits(self, inputs: Any, prefix: Tensor) -> list[Tensor]:
         """Logits of the levels so far and of the next, given the tokens before."""
         model = self.index.model
-        states = model.hidden(inputs, prefix)
+        states = in_chunks(model.hidden, (inputs, prefix), self.index.micro_batch)
         return [model.heads[level](states[:, level]) for level in range(states.shape[1])]
 
     # The final phase.
