@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,7 @@ class T5CodeWriter(Searched):
         return ids
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> T5CodeWriter:
+    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> Self:
         """Load a checkpoint by name or folder, and extend its vocabulary with the tokens of the codes."""
         t5, tokenizer = _load_checkpoint(str(name))
         if options.get("codes", "tokens") == "tokens":
@@ -143,7 +143,7 @@ class T5CodeWriter(Searched):
         """Ids of each text, truncated to `longest`, end of sequence included."""
         if not texts:
             return []
-        ids = self.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        ids = tokenized(self.tokenizer, texts, truncation=True, max_length=longest)
         return [row or [self.t5.config.eos_token_id] for row in ids]
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
@@ -249,13 +249,15 @@ class T5CodeWriter(Searched):
         own = {k: v.contiguous().cpu() for k, v in self.state_dict().items() if not k.startswith("t5.")}
         if own:
             save_file(own, folder / CODEBOOKS)
+        (folder / WRITER).write_text(json.dumps(self.shape()) + "\n", encoding="utf-8")
+
+    def shape(self) -> dict[str, Any]:
+        """What `load` needs besides the checkpoint: the widths and the options of the constructor."""
         shape = {name: getattr(self, name) for name in ("widths", "codes", "with_end", "normalise")}
-        if self.codes == "words":
-            shape["vocabulary"] = self.vocabulary
-        (folder / WRITER).write_text(json.dumps(shape) + "\n", encoding="utf-8")
+        return shape | ({"vocabulary": self.vocabulary} if self.codes == "words" else {})
 
     @classmethod
-    def load(cls, folder: Path) -> T5CodeWriter:
+    def load(cls, folder: Path) -> Self:
         """Load a folder written by `save`."""
         from safetensors.torch import load_file
 
@@ -277,6 +279,18 @@ def check_checkpoint(name: str) -> None:
     _checked(name, _read_config)
 
 
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a T5 checkpoint, without its weights."""
+    _checked(name, _read_config)
+    return _checked(name, _read_tokenizer)
+
+
+def tokenized(tokenizer: Any, texts: Sequence[str], **options: Any) -> list[list[int]]:
+    """The ids of texts. A lone surrogate is not valid Unicode, and a tokenizer rejects it: it is replaced."""
+    clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+    return tokenizer(clean, **options)["input_ids"] if clean else []
+
+
 def _load_checkpoint(name: str) -> tuple[Any, Any]:
     _checked(name, _read_config)
     return _checked(name, _read_all)
@@ -296,8 +310,15 @@ def _read_config(name: str) -> None:
         )
 
 
+def _read_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    with quiet():
+        return AutoTokenizer.from_pretrained(name)
+
+
 def _read_all(name: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForSeq2SeqLM
 
     with quiet():
         t5, report = AutoModelForSeq2SeqLM.from_pretrained(
@@ -306,7 +327,7 @@ def _read_all(name: str) -> tuple[Any, Any]:
         missing = sorted(report["missing_keys"])
         if missing:
             raise BadInput(name, f"lacks {len(missing)} of T5's weights, such as {missing[0]}")
-        return t5.eval(), AutoTokenizer.from_pretrained(name)
+    return t5.eval(), _read_tokenizer(name)
 
 
 def _checked(name: str, read: Callable[[str], Any]) -> Any:

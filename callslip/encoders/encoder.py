@@ -209,6 +209,14 @@ def load_encoder(
     return TransformerEncoder(checkpoint, runner, length, chosen)
 
 
+def encoder_dim(spec: str) -> int:
+    """The width of an encoder's vectors, without loading its weights."""
+    if spec == "scratch" or spec.startswith("scratch:"):
+        return scratch_settings(spec)["dim"]
+    _check_name(spec)
+    return open_checkpoint(spec).dim
+
+
 def _check_name(spec: str) -> None:
     """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path

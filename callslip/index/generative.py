@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import torch
 
     from callslip.decoders.histories import HistoryEncoder, HistoryWriter
+    from callslip.decoders.t5 import T5CodeWriter
+    from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.identifiers.trie import Trie
     from callslip.search.beam import Beams
@@ -156,6 +158,26 @@ class GenerativeRetriever(Retriever):
         from callslip.decoders.histories import HistoryWriter
 
         return HistoryWriter(encoder, writer)
+
+    def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
+        """The decoder joined to a fine-tuned encoder."""
+        from callslip.decoders.tuned import TunedWriter
+
+        s = self.settings
+        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length)
+
+    def t5_writer(self, widths: list[int], with_end: bool) -> T5CodeWriter:
+        """An untrained T5 for codes of so many tokens per level; a method with another decoder gives its own."""
+        from callslip.decoders.t5 import T5CodeWriter
+
+        codes = getattr(self.settings, "seq2seq_codes", "codebooks")
+        return T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end)
+
+    def saved_t5(self, folder: Path) -> T5CodeWriter:
+        """The T5 that a folder holds."""
+        from callslip.decoders.t5 import T5CodeWriter
+
+        return T5CodeWriter.load(folder)
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
+    from callslip.decoders.t5 import T5CodeWriter
+    from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
     from callslip.index.rows import Rows
@@ -53,11 +55,22 @@ class Builder(Protocol):
     def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> HistoryWriter:
         """The decoder joined to an encoder of histories."""
 
+    def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
+        """The decoder joined to a fine-tuned encoder."""
+
+    def t5_writer(self, widths: list[int], with_end: bool) -> T5CodeWriter:
+        """An untrained T5 for codes of so many tokens per level."""
+
+    def saved_t5(self, folder: Path) -> T5CodeWriter:
+        """The T5 that a folder holds."""
+
 
 class VectorReader:
     """Gives the decoder the vector of a text by a frozen encoder."""
 
     histories = False
+    reads_vectors = True
+    """Whether the model reads the vectors of a frozen encoder; one that does not read them leaves it unasked."""
 
     def __init__(self, settings: Any, texts: TextVectors, rows: Rows) -> None:
         self.settings, self.texts, self.rows = settings, texts, rows
@@ -125,8 +138,16 @@ class VectorReader:
         """Queries as the model reads them, given their vectors."""
         return vectors
 
+    def query_inputs(self, queries: list[Query]) -> Inputs:
+        """Queries as the model reads them."""
+        return self.inputs(queries, self.query_vectors(queries))
+
+    def text_inputs(self, texts: list[str], progress: str) -> Inputs:
+        """Documents or training texts as the model reads them."""
+        return self.texts.cached(texts, progress)
+
     def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
-        """Documents as the model reads them."""
+        """Documents as the model reads them, given their vectors."""
         return self.inputs([Query(document.doc_id, document.content) for document in documents], vectors)
 
     def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
@@ -145,10 +166,13 @@ class VectorReader:
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
+        return self.tensor(np.asarray(inputs) if rows is None else np.asarray(inputs)[rows])
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """An array on the model's device."""
         import torch
 
-        device = next(self.model.parameters()).device
-        return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else np.asarray(inputs)[rows])).to(device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(next(self.model.parameters()).device)
 
     def read(self, examples: Any, numbers: np.ndarray) -> Any:
         """The queries of a training batch as the model takes them."""
@@ -177,10 +201,10 @@ class VectorReader:
 class TunedReader(VectorReader):
     """Fine-tunes a copy of the encoder together with the decoder."""
 
-    def join(self, builder: Builder, writer: CodeWriter) -> Any:
-        from callslip.decoders.tuned import TunedWriter
+    reads_vectors = False
 
-        return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
+    def join(self, builder: Builder, writer: CodeWriter) -> Any:
+        return builder.tuned_writer(writer)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         own = self.settings.encoder_learning_rate
@@ -189,9 +213,14 @@ class TunedReader(VectorReader):
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self.model.tokenize([query.text for query in queries], self.settings.seq2seq_length)
 
-    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
-        texts = texts + [document.content for document in documents]
+    def query_inputs(self, queries: list[Query]) -> Inputs:
+        return self.text_inputs([query.text for query in queries], "")
+
+    def text_inputs(self, texts: list[str], progress: str) -> Inputs:
         return self.model.tokenize(texts, self.settings.seq2seq_length)
+
+    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+        return self.text_inputs(texts + [document.content for document in documents], "")
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         device = next(self.model.parameters()).device
@@ -203,11 +232,7 @@ class T5Reader(TunedReader):
     """A T5 that reads the text of a query itself and writes its code."""
 
     def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
-        from callslip.decoders.t5 import T5CodeWriter
-
-        codes = getattr(self.settings, "seq2seq_codes", "codebooks")
-        widths = [int(width) for width in widths]
-        self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
+        self.use(builder.t5_writer([int(width) for width in widths], with_end))
 
     def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0
@@ -216,9 +241,7 @@ class T5Reader(TunedReader):
         self.model.save(folder / T5)
 
     def load(self, folder: Path, builder: Builder) -> None:
-        from callslip.decoders.t5 import T5CodeWriter
-
-        self.use(T5CodeWriter.load(folder / T5))
+        self.use(builder.saved_t5(folder / T5))
         self.model.eval()
 
 

@@ -22,6 +22,10 @@ CONSTANTS: dict[str, Any] = {
     "quantisation_weight": 1.0,
     "code_noise": 0.1,
     "neighbourhood": 256,
+    "embeddings": "encoded",
+    "train_words": False,
+    "strengths": True,
+    "collision": "weights",
 }
 """Settings that are constants today. A saved model keeps the values it was trained with: they are in its model.json."""
 RETIRED: dict[str, Any] = CONSTANTS | {

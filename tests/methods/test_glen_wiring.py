@@ -394,7 +394,7 @@ def test_the_first_phase_learns_the_keywords_from_queries_and_from_documents(sma
     heaviest = [[number[keywords.vocabulary[token]] for token in code] for code in keywords.codes]
     code = torch.tensor(heaviest)[texts.row[chosen]]
     query, document = (
-        torch.from_numpy(some) for some in (texts.vectors[texts.text[chosen]], index.vectors[texts.row[chosen]])
+        torch.from_numpy(some) for some in (texts.inputs[texts.text[chosen]], index.vectors[texts.row[chosen]])
     )
     with torch.no_grad():
         expected = {
@@ -420,7 +420,7 @@ def test_noise_of_that_norm_is_added_to_all_but_the_documents_of_refinement(
         phase = KEYWORDS if len(kinds) < 2 else REFINEMENT
         kinds.append((phase, documents))
         chosen = first if phase == KEYWORDS else second
-        clean = index.vectors[texts.row[chosen]] if documents else texts.vectors[texts.text[chosen]]
+        clean = index.vectors[texts.row[chosen]] if documents else texts.inputs[texts.text[chosen]]
         if (phase, documents) == (REFINEMENT, True):
             known = {row.tobytes() for row in index.vectors}
             assert {row.numpy().tobytes() for row in call["vectors"]} <= known
