@@ -59,6 +59,9 @@ class Tokens:
 class T5CodeWriter(Searched):
     """Writes codes of `widths` (tokens per level) for queries given as `Tokens`."""
 
+    shape: tuple[str, ...] = ("widths", "codes", "with_end", "normalise")
+    """Attributes that are saved, and given to the constructor when a folder is loaded."""
+
     def __init__(
         self,
         t5: Any,
@@ -249,12 +252,10 @@ class T5CodeWriter(Searched):
         own = {k: v.contiguous().cpu() for k, v in self.state_dict().items() if not k.startswith("t5.")}
         if own:
             save_file(own, folder / CODEBOOKS)
-        (folder / WRITER).write_text(json.dumps(self.shape()) + "\n", encoding="utf-8")
-
-    def shape(self) -> dict[str, Any]:
-        """What `load` needs besides the checkpoint: the widths and the options of the constructor."""
-        shape = {name: getattr(self, name) for name in ("widths", "codes", "with_end", "normalise")}
-        return shape | ({"vocabulary": self.vocabulary} if self.codes == "words" else {})
+        shape = {name: getattr(self, name) for name in self.shape}
+        if self.codes == "words":
+            shape["vocabulary"] = self.vocabulary
+        (folder / WRITER).write_text(json.dumps(shape) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:

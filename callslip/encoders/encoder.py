@@ -212,7 +212,7 @@ def load_encoder(
 def encoder_dim(spec: str) -> int:
     """The width of an encoder's vectors, without loading its weights."""
     if spec == "scratch" or spec.startswith("scratch:"):
-        return scratch_settings(spec)["dim"]
+        return int(scratch_settings(spec)["dim"])
     _check_name(spec)
     return open_checkpoint(spec).dim
 

@@ -166,18 +166,11 @@ class GenerativeRetriever(Retriever):
         s = self.settings
         return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length)
 
-    def t5_writer(self, widths: list[int], with_end: bool) -> T5CodeWriter:
-        """An untrained T5 for codes of so many tokens per level; a method with another decoder gives its own."""
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        """The class of a T5 that writes codes, and the options of a new one."""
         from callslip.decoders.t5 import T5CodeWriter
 
-        codes = getattr(self.settings, "seq2seq_codes", "codebooks")
-        return T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end)
-
-    def saved_t5(self, folder: Path) -> T5CodeWriter:
-        """The T5 that a folder holds."""
-        from callslip.decoders.t5 import T5CodeWriter
-
-        return T5CodeWriter.load(folder)
+        return T5CodeWriter, {"codes": getattr(self.settings, "seq2seq_codes", "codebooks")}
 
     def training_pairs(self, corpus: Corpus) -> list[Pair]:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""

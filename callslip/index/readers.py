@@ -58,19 +58,19 @@ class Builder(Protocol):
     def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
         """The decoder joined to a fine-tuned encoder."""
 
-    def t5_writer(self, widths: list[int], with_end: bool) -> T5CodeWriter:
-        """An untrained T5 for codes of so many tokens per level."""
-
-    def saved_t5(self, folder: Path) -> T5CodeWriter:
-        """The T5 that a folder holds."""
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        """The class of a T5 that writes codes, and the options of a new one."""
 
 
 class VectorReader:
     """Gives the decoder the vector of a text by a frozen encoder."""
 
     histories = False
-    reads_vectors = True
-    """Whether the model reads the vectors of a frozen encoder; one that does not read them leaves it unasked."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether the model reads the vectors of the frozen encoder."""
+        return True
 
     def __init__(self, settings: Any, texts: TextVectors, rows: Rows) -> None:
         self.settings, self.texts, self.rows = settings, texts, rows
@@ -201,7 +201,9 @@ class VectorReader:
 class TunedReader(VectorReader):
     """Fine-tunes a copy of the encoder together with the decoder."""
 
-    reads_vectors = False
+    @property
+    def reads_vectors(self) -> bool:
+        return False
 
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
         return builder.tuned_writer(writer)
@@ -232,7 +234,8 @@ class T5Reader(TunedReader):
     """A T5 that reads the text of a query itself and writes its code."""
 
     def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
-        self.use(builder.t5_writer([int(width) for width in widths], with_end))
+        kind, options = builder.t5_writer()
+        self.use(kind.from_pretrained(self.settings.seq2seq, [int(w) for w in widths], with_end=with_end, **options))
 
     def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0
@@ -241,7 +244,7 @@ class T5Reader(TunedReader):
         self.model.save(folder / T5)
 
     def load(self, folder: Path, builder: Builder) -> None:
-        self.use(builder.saved_t5(folder / T5))
+        self.use(builder.t5_writer()[0].load(folder / T5))
         self.model.eval()
 
 

@@ -26,6 +26,7 @@ CONSTANTS: dict[str, Any] = {
     "train_words": False,
     "strengths": True,
     "collision": "weights",
+    "distance_weight": 0.5,
 }
 """Settings that are constants today. A saved model keeps the values it was trained with: they are in its model.json."""
 RETIRED: dict[str, Any] = CONSTANTS | {

@@ -52,12 +52,14 @@ class GLEN(GenerativeRetriever):
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
         self.word_search = WordSearch()
+        self.word_ids: list[int] = []  # T5's id of each word
 
     def build(self, corpus: Corpus) -> None:
         self.log = None
         self.read_corpus(corpus)
         pieces = self.pieces()
         self.vocabulary = self.choose_vocabulary(corpus, pieces)
+        self.word_ids = pieces.ids(self.vocabulary) if isinstance(pieces, T5Pieces) else []
         keywords = self.keyword_codes(corpus, pieces)
         with seeded(self.settings.seed):
             self.new_model([len(self.vocabulary)] * self.settings.length)
@@ -72,8 +74,13 @@ class GLEN(GenerativeRetriever):
         s = self.settings
         self.reader = readers.reader_for(s, corpus, self.texts, self.rows)
         started = bool(s.start) and not isinstance(self.reader, T5Reader)
-        asked = self.reader.reads_vectors or started or not self.by_weights
+        asked = self.asks_vectors or started
         self.vectors = self.reader.encode_corpus(corpus) if asked else no_vectors(len(corpus))
+
+    @property
+    def asks_vectors(self) -> bool:
+        """Whether the model or the ranking compares the vectors of documents and queries."""
+        return self.reader.reads_vectors or not self.by_weights
 
     @property
     def has_vectors(self) -> bool:
@@ -130,13 +137,8 @@ class GLEN(GenerativeRetriever):
         s = self.settings
         return LexicalTuned(s.encoder, writer, s.train_encoder, s.max_length)
 
-    def t5_writer(self, widths: list[int], with_end: bool) -> LexicalT5:
-        s = self.settings
-        vocabulary = T5Pieces(s.seq2seq).ids(self.vocabulary)
-        return LexicalT5.from_pretrained(s.seq2seq, widths, codes="words", vocabulary=vocabulary, feedback=s.feedback)
-
-    def saved_t5(self, folder: Path) -> LexicalT5:
-        return LexicalT5.load(folder)
+    def t5_writer(self) -> tuple[type[LexicalT5], dict[str, Any]]:
+        return LexicalT5, {"codes": "words", "vocabulary": self.word_ids, "feedback": self.settings.feedback}
 
     def coded(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
         """What the model writes for documents, greedily (Eq. 2), and the weight of each word: [n, L] both."""
@@ -147,10 +149,9 @@ class GLEN(GenerativeRetriever):
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         """Every code has a document, so the k best codes hold the k best documents, unless buckets are limited."""
-        asked = self.reader.reads_vectors or not self.by_weights
-        vectors = self.reader.query_vectors(queries) if asked else no_vectors(len(queries))
+        vectors = self.reader.query_vectors(queries) if self.asks_vectors else no_vectors(len(queries))
         inputs = self.reader.inputs(queries, vectors)
-        states = self.model.read(inputs).cpu().numpy()
+        states = self.model.all_states(inputs).cpu().numpy()
         live = None if mask is None else self.live_nodes(mask)
         count = self.identifiers.unique if self.settings.bucket_limit else max(k, self.settings.beam)
         written = self.write(inputs if self.settings.feedback == "token" else states, count, live)
@@ -172,10 +173,10 @@ class GLEN(GenerativeRetriever):
     @property
     def by_weights(self) -> bool:
         """Whether documents are ranked by codes and identifier weights alone, and not by similarity."""
-        return self.settings.ranking in ("bucket", "share")
+        return self.settings.ranking not in ("sum", "union")
 
     def adjusted(self, names: frozenset[str]) -> None:
-        if self.model is not None and not self.by_weights and not self.has_vectors:
+        if self.model is not None and self.asks_vectors and not self.has_vectors:
             raise BadSetting(
                 f"ranking={self.settings.ranking} needs the vectors of the documents, which this index does not hold",
                 f"Fit again with --set ranking={self.settings.ranking}, or use bucket or share.",

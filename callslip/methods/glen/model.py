@@ -113,7 +113,7 @@ class WordWriter:
 
     # Inference on many texts.
 
-    def read(self, inputs: Inputs, documents: bool = False) -> Tensor:
+    def all_states(self, inputs: Inputs, documents: bool = False) -> Tensor:
         """The states of texts, [n, L, D]."""
         with torch.inference_mode():
             return torch.cat([self.states(some, documents=documents) for some in self._blocks(inputs)])
@@ -168,6 +168,8 @@ class LexicalWriter(WordWriter, nn.Module):
     decoder's output. `pursuit`: the component of a document's state along a level's most likely word is projected out
     before the next level, so that the next word differs. `strengths`: each level of a query has a trained weight.
     """
+
+    reads = "vector"
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ class LexicalT5(WordWriter, T5CodeWriter):  # type: ignore[misc]
     """The paper's model: T5 writes words of its own vocabulary, with its own output embeddings, for queries and for
     documents alike. The decoder's last hidden state is its next input (Eq. 2)."""
 
+    shape = (*T5CodeWriter.shape, "feedback")
     block = BLOCK
 
     def __init__(
@@ -32,9 +33,6 @@ class LexicalT5(WordWriter, T5CodeWriter):  # type: ignore[misc]
         assert self.vocabulary is not None
         first, count = self.vocabulary[0], self.widths[0]
         self._run = slice(first, first + count) if self.vocabulary == [*range(first, first + count)] else None
-
-    def shape(self) -> dict[str, Any]:
-        return super().shape() | {"feedback": self.feedback}
 
     @property
     def embeddings(self) -> Tensor:  # type: ignore[override]

@@ -38,8 +38,6 @@ class GLENSettings(GenerativeSettings, T5Settings):
     query learns from its worst mistake alone."""
     pointwise_weight: float = 0.001
     """Weight of the pointwise retrieval loss."""
-    distance_weight: float = 0.5
-    """Weight of the distance of identifier weights inside the pointwise loss."""
     annealing: bool = True
     """Whether the temperature of Eq. 6 falls from 1 to 1e-5 over the epochs; otherwise it is 1e-5 from the start."""
     support: int | None = 8
@@ -77,7 +75,7 @@ class GLENSettings(GenerativeSettings, T5Settings):
 
     def check(self) -> None:
         check_range(self, length=1, vocabulary=1, keyword_epochs=0, keyword_learning_rate=0, epoch_pairs=1)
-        check_range(self, pairwise_weight=0, pointwise_weight=0, distance_weight=0, support=1, negatives=0)
+        check_range(self, pairwise_weight=0, pointwise_weight=0, support=1, negatives=0)
         check_positive(self, "ranking_temperature")
 
 

@@ -184,7 +184,7 @@ class Training:
             code = model.logits(h_doc.detach()).argmax(-1)
             h_query = h_query if forced is None else forced(code)
             w_query, w_doc = (identifier_weights(h, embeddings, code) for h in (h_query, h_doc))
-            loss = pointwise_retrieval(model.logits(h_query), code, w_query, w_doc, s.distance_weight)
+            loss = pointwise_retrieval(model.logits(h_query), code, w_query, w_doc)
             terms["pointwise"] = s.pointwise_weight * loss
         return terms
 

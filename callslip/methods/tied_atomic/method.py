@@ -108,15 +108,9 @@ class TiedAtomic(VectorRetriever):
         kind = TunedVector if s.state == "encoder" else TunedWriter
         return kind(s.encoder, writer, s.train_encoder, s.max_length)
 
-    @property
-    def t5_kind(self) -> type[T5CodeWriter]:
-        return T5Vector if self.settings.state == "encoder" else T5State
-
-    def t5_writer(self, widths: list[int], with_end: bool) -> T5CodeWriter:
-        return self.t5_kind.from_pretrained(self.settings.seq2seq, widths, codes="words", vocabulary=[0])
-
-    def saved_t5(self, folder: Path) -> T5CodeWriter:
-        return self.t5_kind.load(folder)
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        kind = T5Vector if self.settings.state == "encoder" else T5State
+        return kind, {"codes": "words", "vocabulary": [0]}  # no codes: the documents' states serve as output weights
 
     # Search: the decoding step, which is dense retrieval.
 

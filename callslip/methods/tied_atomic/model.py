@@ -23,6 +23,8 @@ class TiedReader(nn.Module):
     initialised to zero, so that training starts from dense retrieval.
     """
 
+    reads = "vector"
+
     def __init__(
         self,
         dim: int,
