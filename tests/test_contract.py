@@ -48,7 +48,7 @@ def quick(name: str, **more):
 def trained_encoder() -> dict[str, object]:
     """For a method that trains its encoder: one that has layers, and a rate at which few steps are enough."""
     words = [*itertools.chain(*TOPICS.values()), *TOPICS, *(f"{topic}{n}" for topic in TOPICS for n in range(10))]
-    words += "harp harp88 gong gong77 whales".split()  # of the documents that the tests add
+    words += ["harp", "harp88", "gong", "gong77", "whales"]  # of the documents that the tests add
     folder = save_small_bert(Path(tempfile.mkdtemp(prefix="callslip-test-bert-")), words)
     return {"encoder": str(folder), "backend": "torch", "encoder_learning_rate": 5e-3, "seq2seq_length": 32}
 

@@ -120,6 +120,15 @@ class TestPairs:
         assert found(index, few) == found(expected, few)
 
 
+@pytest.mark.parametrize("reader", ["tuned", "t5"])
+def test_a_saved_glen_is_fed_as_it_was(few, tiny, tmp_path, reader):
+    values = {"feedback": "token", **SHORT, **GLEN, **READERS[reader][1]}
+    index = make("glen", {name: tiny.get(str(value), value) for name, value in values.items()}).fit(few)
+    index.save(tmp_path / "index")
+    loaded = api.load(tmp_path / "index")
+    assert loaded.model.feedback == "token" and found(loaded, few) == found(index, few)
+
+
 # The presets `paper`.
 
 

@@ -24,6 +24,7 @@ from callslip.encoders.word_pieces import spread
 from callslip.errors import BadSetting, CallslipError
 from callslip.identifiers import Identifiers
 from callslip.identifiers.keywords import corpus_vocabulary, keyword_codes
+from callslip.index.readers import T5Reader, TunedReader, VectorReader
 from callslip.methods import find, make
 from callslip.methods.glen import method, model, search, training
 from callslip.methods.glen.equations import (
@@ -35,7 +36,6 @@ from callslip.methods.glen.equations import (
 )
 from callslip.methods.glen.pretrained import LexicalT5, LexicalTuned
 from callslip.methods.glen.settings import GLENSettings
-from callslip.index.readers import T5Reader, TunedReader, VectorReader
 from callslip.runtime import device as devices
 from callslip.runtime.seeds import seeded
 from callslip.search.bm25 import WordIndex

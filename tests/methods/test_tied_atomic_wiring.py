@@ -457,9 +457,7 @@ def test_the_states_of_t5_are_those_of_transformers(small_corpus, tiny, nothing_
 
 
 @pytest.mark.parametrize("products", ["cosine", "dot"])
-def test_a_dual_encoder_compares_the_pooled_vectors_of_the_tuned_encoder(
-    small_corpus, tiny, nothing_frozen, products
-):
+def test_a_dual_encoder_compares_the_pooled_vectors_of_the_tuned_encoder(small_corpus, tiny, nothing_frozen, products):
     index = read_by(small_corpus, tiny, "tuned", state="encoder", products=products)
     assert not list(index.model.writer.parameters())
     tokens = [index.model.tokenize([document.content], 9)[0] for document in small_corpus]
@@ -546,9 +544,8 @@ def test_the_frozen_encoder_is_asked_only_as_a_teacher(small_corpus, tiny, spy, 
 
 def test_dense_trained_is_a_dual_encoder_trained_alike(small_corpus, tiny, spy, nothing_frozen):
     assert make("dense-trained").settings.train_encoder == "all"
-    tied, dense = (
-        make(name, {"encoder": tiny["BERT"], "train_encoder": "top"} | TOKENS) for name in ("tied-atomic", "dense-trained")
-    )
+    values = {"encoder": tiny["BERT"], "train_encoder": "top"} | TOKENS
+    tied, dense = (make(name, values) for name in ("tied-atomic", "dense-trained"))
     assert (tied.settings.state, dense.settings.state) == ("decoder", "encoder")
     calls = spy(training.Training, "objective")
     for index in (tied, dense):
