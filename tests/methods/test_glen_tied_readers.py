@@ -199,10 +199,13 @@ class TestPapers:
         assert [hits.doc_ids for hits in again] == [hits.doc_ids for hits in made.hits]
         assert all(len(hits) == 4 for hits in made.hits)
 
-    def test_the_preset_is_the_recipe(self, name):
+    def test_the_preset_is_the_recipe_and_names_the_papers_checkpoint(self, name):
         from callslip.recipes import read_recipe
 
         assert find(name).presets()["paper"] == read_recipe(f"{name}-paper").settings
+        settings = make(name, preset="paper").settings
+        distilbert = "distilbert/distilbert-base-uncased"
+        assert (settings.seq2seq or settings.encoder) == (distilbert if name == "dense-trained" else "t5-base")
 
 
 def test_glen_has_two_phases_by_t5_and_none_of_our_start(paper):

@@ -456,6 +456,15 @@ def test_the_states_of_t5_are_those_of_transformers(small_corpus, tiny, nothing_
     np.testing.assert_allclose(query, index.vectors[5], atol=1e-4)
 
 
+@pytest.mark.parametrize("reader", ["t5", "tuned"])
+def test_texts_of_any_length_keep_their_place(small_corpus, tiny, reader):
+    index = read_by(small_corpus, tiny, reader, epochs=0, seq2seq_length=30)
+    texts = ["nile", "the violin is a music", "mark", " ".join(["piano"] * 20), "the nile is a river", ""]
+    together = index.query_vectors([Query("q", text) for text in texts])
+    for text, state in zip(texts, together, strict=True):
+        np.testing.assert_allclose(index.query_vectors([Query("q", text)])[0], state, atol=1e-5)
+
+
 @pytest.mark.parametrize("products", ["cosine", "dot"])
 def test_a_dual_encoder_compares_the_pooled_vectors_of_the_tuned_encoder(small_corpus, tiny, nothing_frozen, products):
     index = read_by(small_corpus, tiny, "tuned", state="encoder", products=products)
