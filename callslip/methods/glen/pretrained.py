@@ -89,7 +89,8 @@ class LexicalTuned(WordWriter, TunedWriter):  # type: ignore[misc]
         self, texts: Tokens, tokens: Tensor | None = None, *, documents: bool = False, among: Tensor | None = None
     ) -> Tensor:
         """The small decoder's states, [B, L, D]."""
-        return self.writer.states(self.memory(texts), tokens, documents=documents, among=among)
+        vectors: Any = self.memory(texts)
+        return self.writer.states(vectors, tokens, documents=documents, among=among)
 
     def start_fed(self, queries: Tokens) -> tuple[Any, ChildScores]:
         return self.writer.start(self.memory(queries))

@@ -112,6 +112,10 @@ class TiedAtomic(VectorRetriever):
         kind = T5Vector if self.settings.state == "encoder" else T5State
         return kind, {"codes": "words", "vocabulary": [0]}  # no codes: the documents' states serve as output weights
 
+    def t5_model(self, writer: T5CodeWriter) -> Any:
+        """The T5 alone."""
+        return writer
+
     # Search: the decoding step, which is dense retrieval.
 
     def states(self, batch: Any) -> Tensor:

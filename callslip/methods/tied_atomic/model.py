@@ -6,6 +6,8 @@ vector of a frozen or fine-tuned encoder; T5 is the paper's model, and needs not
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -68,13 +70,13 @@ class T5State(T5CodeWriter):
     sides of the product have the square root of the scale.
     """
 
-    def hidden(self, texts: Tokens, codes: Tensor) -> Tensor:
+    def hidden(self, texts: Any, codes: Tensor) -> Tensor:
         return super().hidden(texts, codes) / self.scale**0.5
 
 
 class T5Vector(T5CodeWriter):
     """T5's encoder alone: the state of a text is the average of its states."""
 
-    def hidden(self, texts: Tokens, codes: Tensor) -> Tensor:
+    def hidden(self, texts: Any, codes: Tensor) -> Tensor:
         read = self.t5.encoder(input_ids=texts.ids, attention_mask=texts.mask).last_hidden_state
         return pool(read, texts.mask, "mean")[:, None]
