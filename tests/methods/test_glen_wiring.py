@@ -791,6 +791,29 @@ def test_t5_is_fed_its_states_or_its_words(read_by, feedback):
         torch.testing.assert_close(given, index.model.hidden(texts, code))
 
 
+@pytest.mark.parametrize("feedback", ["hidden", "token"])
+def test_t5_with_checkpointed_activations_has_the_same_states_and_gradients(read_by, feedback):
+    written = read_by("t5", feedback=feedback, **UNTRAINED).model
+    texts = written.batch(written.tokenize([QUESTION, "the nile"]))
+    for part in written.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        elif isinstance(getattr(part, "dropout", None), float):  # attention has a number
+            part.dropout = 0.0
+    written.train()
+    found = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            written.t5.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        written.zero_grad()
+        states = written.states(texts)
+        states.square().sum().backward()
+        found.append((states.detach(), written.t5.encoder.block[0].layer[0].SelfAttention.q.weight.grad.clone()))
+    assert written.t5.is_gradient_checkpointing
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
 def test_a_t5_of_few_words_writes_those_of_the_corpus(small_corpus, read_by):
     index = read_by("t5", vocabulary=7)
     assert len(index.vocabulary) == 7 and index.codes.max() < 7

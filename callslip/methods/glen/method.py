@@ -161,7 +161,7 @@ class GLEN(GenerativeRetriever):
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         """The best codes for queries as the model reads them or, with hidden feedback, as states [B, L, D]."""
         exact = self.settings.decoding == "exact"
-        queries = self.reader.batch(inputs) if isinstance(inputs, list) else self.reader.tensor(inputs)
+        queries = self.reader.tensor(inputs) if isinstance(inputs, np.ndarray) else self.reader.batch(inputs)
         return self.word_search.best(self.model, queries, self.identifiers, beam, live, exact)
 
     def rank(self, query: ReadQuery, rows: np.ndarray) -> np.ndarray:

@@ -131,9 +131,11 @@ class WordWriter:
         return np.concatenate(tokens), np.concatenate(weights)
 
     def _blocks(self, inputs: Inputs) -> Iterator[Any]:
-        device = self.embeddings.device
-        for at in range(0, max(1, len(inputs)), self.block):
-            yield self.batch(inputs[at : at + self.block]).to(device)
+        device, count = self.embeddings.device, len(inputs)
+        for at in range(0, max(1, count), self.block):
+            rows = range(at, min(at + self.block, count))
+            some = inputs[at : rows.stop] if isinstance(inputs, np.ndarray) else [inputs[row] for row in rows]
+            yield self.batch(some).to(device)
 
     # Search. Queries are as `states` takes them, or with hidden feedback their precomputed states [B, L, D].
 

@@ -49,19 +49,22 @@ class LexicalT5(WordWriter, T5CodeWriter):  # type: ignore[misc]
             return self.hidden(texts, tokens)
         self._engine = None  # the weights may be about to change
         read = self.t5.encoder(input_ids=texts.ids, attention_mask=texts.mask).last_hidden_state
-        fed, past, found = self._begin(len(texts.ids)), None, []
+        # transformers keeps no past while it checkpoints activations: then every level decodes its whole prefix.
+        whole = self.training and self.t5.is_gradient_checkpointing
+        fed, past, found = self._begin(len(texts.ids))[:, None], None, []
         for level in range(self.length):
             written = self.t5.decoder(
-                inputs_embeds=fed[:, None],
+                inputs_embeds=fed,
                 encoder_hidden_states=read,
                 encoder_attention_mask=texts.mask,
                 past_key_values=past,
-                use_cache=True,
+                use_cache=not whole,
             )
-            fed, past = written.last_hidden_state[:, 0], written.past_key_values
-            found.append(fed * self.scale)
-            if self.feedback == "token":
-                fed = self.embed(self.likeliest(found[-1], None if among is None else among[:, level]), level)
+            state, past = written.last_hidden_state[:, -1], written.past_key_values
+            found.append(state * self.scale)
+            if self.feedback == "token" and level + 1 < self.length:
+                state = self.embed(self.likeliest(found[-1], None if among is None else among[:, level]), level)
+            fed = torch.cat([fed, state[:, None]], dim=1) if whole else state[:, None]
         return torch.stack(found, dim=1)
 
     def start_fed(self, queries: Tokens) -> tuple[Any, ChildScores]:

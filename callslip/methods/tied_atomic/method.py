@@ -128,7 +128,7 @@ class TiedAtomic(VectorRetriever):
         """The states of texts as the model reads them, [n, dim]; texts of similar length share a batch."""
         if not len(inputs):
             return np.zeros((0, self.vectors.shape[1]), np.float32)
-        tokens = isinstance(inputs, list)
+        tokens = not isinstance(inputs, np.ndarray)
         order = np.argsort([-len(one) for one in inputs], kind="stable") if tokens else np.arange(len(inputs))
         size = TOKEN_BLOCK if tokens else VECTOR_BLOCK
         blocks = [order[start : start + size] for start in range(0, len(order), size)]
