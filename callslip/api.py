@@ -71,6 +71,7 @@ def load(path: str | Path, *, store: str | None = None) -> Retriever:
     if store is not None:
         consent.trust(consent.STORE, store)
     home = Home.open(path)
+    consent.remember_manifest(home.manifest["settings"])
     try:
         retriever = make_saved(home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,11 @@ def tiny(small_corpus, tmp_path_factory) -> dict[str, str]:
         "BERT": str(save_small_bert(tmp_path_factory.mktemp("bert"), words)),
         "T5": str(save_small_t5(tmp_path_factory.mktemp("t5"), words)),
     }
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """spy(owner, name) -> a list that gets the arguments of each call by name, with its `result`."""
+    from training_spies import spy_on  # imports torch
+
+    return partial(spy_on, monkeypatch)

@@ -18,7 +18,7 @@ import numpy as np
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
 from callslip.encoders.scratch import HashedWords, scratch_settings
 from callslip.errors import BadSetting, CallslipError, UnknownName
-from callslip.runtime import threads
+from callslip.runtime.process import one_thread
 
 BACKENDS = ("auto", "torch", "onnx")
 
@@ -180,7 +180,7 @@ class TorchRunner:
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         import torch
 
-        few = threads.one() if ids.size <= SHORT and self.device.type == "cpu" else nullcontext()
+        few = one_thread() if ids.size <= SHORT and self.device.type == "cpu" else nullcontext()
         with torch.inference_mode(), few:
             found = self.model(torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device))
             return found.float().cpu().numpy()

@@ -1,4 +1,4 @@
-"""The codes of a saved index, for another to be fitted with."""
+"""The codes of a saved index, to fit another index with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from callslip.storage.folder import generation_name, read_manifest
 
 
 def saved_codes(path: str | Path, doc_ids: Sequence[str]) -> np.ndarray:
-    """The codes of these documents in a saved index, [N, L], in their order. Those of an index made of several are the
-    first part's that has any."""
+    """The codes of these documents in a saved index, [N, L], in the given order. In an ensemble, the first part that
+    has codes is used."""
     manifest = read_manifest(path)
     places = sorted(p.parent for p in (Path(path) / generation_name(manifest["generation"])).rglob("codes.npy"))
     if not places:

@@ -223,6 +223,9 @@ def test_glen_has_two_phases_by_t5_and_none_of_our_start(paper):
     assert {call.arguments[1] for call in spies.calls["prefix_negatives"]} == {8}
     assert len(spies.calls["prefix_negatives"]) == 2, "new negatives in each epoch"
     assert index.settings.ranking_temperature == 1.0 and index.settings.pointwise_weight == 0.5
+    plain = make("glen", preset="paper").settings
+    assert (plain.keyword_epochs, plain.keyword_learning_rate) == (20, 2e-4)
+    assert (plain.epochs, plain.learning_rate, plain.weight_decay, plain.batch_size) == (12, 5e-5, 1e-4, 128)
 
 
 def test_glen_ranks_by_codes_and_collisions_by_identifier_weights(paper):
