@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -135,7 +135,7 @@ class T5CodeWriter(Searched):
         return ids
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> T5CodeWriter:
+    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> Self:
         """Load a checkpoint by name or folder, and extend its vocabulary with the tokens of the codes."""
         t5, tokenizer = _load_checkpoint(str(name))
         if options.get("codes", "tokens") == "tokens":
@@ -147,7 +147,7 @@ class T5CodeWriter(Searched):
         """Ids of each text, truncated to `longest`, end of sequence included."""
         if not texts:
             return []
-        ids = self.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        ids = tokenized(self.tokenizer, texts, truncation=True, max_length=longest)
         return [row or [self.t5.config.eos_token_id] for row in ids]
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
@@ -280,7 +280,7 @@ class T5CodeWriter(Searched):
         (folder / WRITER).write_text(json.dumps(shape) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> T5CodeWriter:
+    def load(cls, folder: Path) -> Self:
         """Load a folder written by `save`."""
         from safetensors.torch import load_file
 
@@ -300,6 +300,19 @@ class T5CodeWriter(Searched):
 def check_checkpoint(name: str) -> None:
     """Reject anything but a T5 before hours of other work; reads only the small files."""
     _checked(folder_of(name), _read_config)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a T5 checkpoint, without its weights."""
+    name = folder_of(name)
+    _checked(name, _read_config)
+    return _checked(name, _read_tokenizer)
+
+
+def tokenized(tokenizer: Any, texts: Sequence[str], **options: Any) -> list[list[int]]:
+    """The ids of texts. A lone surrogate is not valid Unicode, and a tokenizer rejects it: it is replaced."""
+    clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+    return tokenizer(clean, **options)["input_ids"] if clean else []
 
 
 def _load_checkpoint(name: str) -> tuple[Any, Any]:
@@ -322,8 +335,15 @@ def _read_config(name: str) -> None:
         )
 
 
+def _read_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    with quiet():
+        return AutoTokenizer.from_pretrained(name)
+
+
 def _read_all(name: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForSeq2SeqLM
 
     with quiet():
         t5, report = AutoModelForSeq2SeqLM.from_pretrained(
@@ -335,7 +355,7 @@ def _read_all(name: str) -> tuple[Any, Any]:
         if t5.lm_head.weight is not t5.get_input_embeddings().weight:
             # transformers would tie a head of its own (flan-t5, mt5) as soon as the vocabulary is extended.
             t5.config.tie_word_embeddings = False
-        return t5.eval(), AutoTokenizer.from_pretrained(name)
+        return t5.eval(), _read_tokenizer(name)
 
 
 def _checked(name: str, read: Callable[[str], Any]) -> Any:

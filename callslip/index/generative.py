@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from callslip.corpus.on_disk import PairTable
     from callslip.decoders.histories import HistoryEncoder, HistoryWriter
     from callslip.decoders.t5 import T5CodeWriter
+    from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.identifiers.trie import Trie
     from callslip.search.beam import Beams
@@ -176,12 +177,18 @@ class GenerativeRetriever(Retriever):
 
         return HistoryWriter(encoder, writer)
 
+    def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
+        """The decoder joined to a fine-tuned encoder."""
+        from callslip.decoders.tuned import TunedWriter
+
+        s = self.settings
+        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length)
+
     def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
         """The class of a T5 that writes codes, and the options of a new one."""
         from callslip.decoders.t5 import T5CodeWriter
 
-        plain = T5CodeWriter
-        return plain, {"codes": getattr(self.settings, "seq2seq_codes", "codebooks")}
+        return T5CodeWriter, {"codes": getattr(self.settings, "seq2seq_codes", "codebooks")}
 
     def t5_model(self, writer: T5CodeWriter) -> Any:
         """The T5 alone; a method that has further parts joins them to it as its `writer`."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter, ItemTable, Read
     from callslip.decoders.t5 import T5CodeWriter
+    from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
     from callslip.index.rows import Rows
@@ -57,6 +58,9 @@ class Builder(Protocol):
 
     def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> HistoryWriter:
         """The decoder joined to an encoder of histories."""
+
+    def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
+        """The decoder joined to a fine-tuned encoder."""
 
     def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
         """The class of a T5 that writes codes, and the options of a new one."""
@@ -147,8 +151,16 @@ class VectorReader:
         """Queries as the model reads them, given their vectors."""
         return vectors
 
+    def query_inputs(self, queries: list[Query]) -> Inputs:
+        """Queries as the model reads them."""
+        return self.inputs(queries, self.query_vectors(queries))
+
+    def text_inputs(self, texts: list[str], progress: str) -> Inputs:
+        """Documents or training texts as the model reads them."""
+        return self.texts.cached(texts, progress)
+
     def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
-        """Documents as the model reads them."""
+        """Documents as the model reads them, given their vectors."""
         return self.inputs([Query(document.doc_id, document.content) for document in documents], vectors)
 
     def examples(self, corpus: Corpus, pairs: Sequence[Pair], vectors: np.ndarray, documents: bool) -> Examples:
@@ -165,10 +177,13 @@ class VectorReader:
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
+        return self.tensor(np.asarray(inputs) if rows is None else np.asarray(inputs)[rows])
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """An array on the model's device."""
         import torch
 
-        device = next(self.model.parameters()).device
-        return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else np.asarray(inputs)[rows])).to(device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(next(self.model.parameters()).device)
 
     def encoded(self, batch: Any) -> Tensor | Read:
         """A batch as the encoder gives it: vectors [B, dim], with states if the decoder reads them."""
@@ -223,9 +238,7 @@ class TunedReader(VectorReader):
         return {"input_dim": dim, "reads": self.settings.encoder_memory}
 
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
-        from callslip.decoders.tuned import TunedWriter
-
-        return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
+        return builder.tuned_writer(writer)
 
     def use(self, model: Any) -> None:
         super().use(model)
@@ -240,6 +253,12 @@ class TunedReader(VectorReader):
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self.tokenizing.tokenize([query.text for query in queries], self.settings.seq2seq_length)
+
+    def query_inputs(self, queries: list[Query]) -> Inputs:
+        return self.text_inputs([query.text for query in queries], "")
+
+    def text_inputs(self, texts: list[str], progress: str) -> Inputs:
+        return self.tokenizing.tokenize(texts, self.settings.seq2seq_length)
 
     def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         every = chain(texts, (document.content for document in documents))

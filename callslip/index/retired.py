@@ -24,6 +24,11 @@ CONSTANTS: dict[str, Any] = {
     "neighbourhood": 256,
     "density_weight": 1.0,
     "gamma": 0.05,
+    "embeddings": "encoded",
+    "train_words": False,
+    "strengths": True,
+    "collision": "weights",
+    "distance_weight": 0.5,
 }
 """Settings that are constants today. A saved model keeps the values it was trained with: they are in its model.json."""
 RETIRED: dict[str, Any] = CONSTANTS | {

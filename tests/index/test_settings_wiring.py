@@ -362,7 +362,8 @@ def test_items_without_texts_have_the_interaction_vectors_of_the_seed():
 def test_a_fine_tuned_encoder_is_made_as_the_settings_say(monkeypatch):
     asked = []
     monkeypatch.setattr("callslip.decoders.tuned.TunedWriter", lambda *given: asked.append(given))
-    reader(TunedReader, encoder="some/encoder", train_encoder="all", max_length=33).join(None, "writer")
+    values = {"encoder": "some/encoder", "train_encoder": "all", "max_length": 33}
+    reader(TunedReader, **values).join(make("dsi-semantic", BASE | values), "writer")
     assert asked == [("some/encoder", "writer", "all", 33)]
 
 
