@@ -61,7 +61,17 @@ METHODS: dict[str, Method] = {
     "dsi-random": Method("dsi:DSI", "the control: the same decoder with random codes", {"codes": "random"}),
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
-    "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's output for its text"),
+    "tied-atomic": Method(
+        "tied_atomic:TiedAtomic",
+        "one token per document, tied to the model's output for its text",
+        paper="tied-atomic-paper",
+    ),
+    "dense-trained": Method(
+        "tied_atomic:TiedAtomic",
+        "a dual encoder: the encoder itself, fine-tuned as tied-atomic is",
+        {"state": "encoder", "train_encoder": "all"},
+        paper="dense-trained-paper",
+    ),
     "dsi-qg": Method(
         "dsi:DSI", "DSI trained on pseudo-queries only, never on a document's text", {"train_on_documents": False}
     ),
