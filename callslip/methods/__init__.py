@@ -12,6 +12,7 @@ from callslip import settings as settings_of
 from callslip.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
+    from callslip.corpus.documents import Corpus
     from callslip.index.retriever import Retriever
 
 
@@ -111,7 +112,17 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-DEFAULT = "dsi-semantic"
+DEFAULT = "tied-residual"
+"""The method of a fit that names none."""
+DEFAULT_FOR_LOGS = "dsi-semantic"
+"""The same where queries are histories of items."""
+
+
+def default_for(corpus: Corpus) -> str:
+    """The method of a fit that names none, for this corpus."""
+    from callslip.corpus.documents import has_histories
+
+    return DEFAULT_FOR_LOGS if has_histories(corpus) else DEFAULT
 
 
 def find(name: str) -> Method:
