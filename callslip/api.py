@@ -191,21 +191,24 @@ def compare(
         for retriever in retrievers.values():
             check_decoding(retriever)
     baseline, named = names[0], set(names)
-    first = controls_for(data, options.get("split", "test")) if controls else []
+    split = options.get("split", "test")
+    first = controls_for(data, split) if controls else []
     names = [*first, *(name for name in names if name not in first)]
     parts |= {name: (name, "", "") for name in first}
     retrievers = {name: retrievers[name] if name in retrievers else make(name) for name in names}
     known |= {field.name for name in first for field in dataclasses.fields(retrievers[name].settings)}
     for setting in settings or {}:
-        if setting not in known:
+        in_parts = any(_values_of_parts(retriever, {setting: None}) for retriever in retrievers.values())
+        if setting not in known and not in_parts:
             raise UnknownName("setting", setting, known)
-    for name, (method, _, variant) in parts.items():
-        presets = find(method).presets()
-        known_here = {field.name for field in dataclasses.fields(retrievers[name].settings)}
-        values = {key: value for key, value in (settings or {}).items() if key in known_here}
-        values |= _values_of_parts(retrievers[name], settings or {})
-        retrievers[name] = make(method, presets.get(preset or "", {}) | values | presets.get(variant, {}))
-    _check_queries_are_read(retrievers, data, options.get("split", "test"))
+    retrievers = {
+        name: _configured(method, variant, preset, settings or {}, retrievers[name])
+        for name, (method, _, variant) in parts.items()
+    }
+    histories = _are_histories(data, split)
+    _check_queries_are_read({name: retrievers[name] for name in names if name in named}, histories, split)
+    # A control that the settings made unable to read the queries is not what somebody asked for.
+    names = [name for name in names if retrievers[name].could_read(histories=histories)]
     reports = {}
     for name in names:
         retriever = retrievers.pop(name).fit(data)  # one index in memory at a time
@@ -214,6 +217,19 @@ def compare(
         if on_report is not None:
             on_report(name, reports[name])
     return Comparison(reports, baseline=baseline, controls=first)
+
+
+def _configured(
+    method: str, variant: str, preset: str | None, settings: Mapping[str, Any], untouched: Retriever
+) -> Retriever:
+    """A method as a comparison fits it: the preset for all, then the settings that it or its parts have, then the
+    preset of its own name."""
+    import dataclasses
+
+    presets = find(method).presets()
+    known = {field.name for field in dataclasses.fields(untouched.settings)}
+    values = {key: value for key, value in settings.items() if key in known} | _values_of_parts(untouched, settings)
+    return make(method, presets.get(preset or "", {}) | values | presets.get(variant, {}))
 
 
 def controls_for(corpus: Corpus, split: str) -> list[str]:
@@ -244,9 +260,8 @@ def _values_of_parts(retriever: Retriever, settings: Mapping[str, Any]) -> dict[
     return values
 
 
-def _check_queries_are_read(retrievers: Mapping[str, Retriever], corpus: Corpus, split: str) -> None:
+def _check_queries_are_read(retrievers: Mapping[str, Retriever], histories: bool, split: str) -> None:
     """Refuse a method that could not answer the queries of the split."""
-    histories = _are_histories(corpus, split)
     unable = [name for name, retriever in retrievers.items() if not retriever.could_read(histories=histories)]
     if unable:
         kind, others = ("histories of items", "item-knn or tiger") if histories else ("texts", "bm25 or dsi-semantic")

@@ -154,8 +154,8 @@ class Comparison:
             yield f"Means with {percent} bootstrap intervals over queries; the best of a column is in bold."
         if self.codes_alone():
             yield (
-                f"{CODES_ALONE}: expected {self.code_measure} of the order by codes, before any ranking by vectors (mean "
-                "over all orders of documents with the same code); – for systems without such an order."
+                f"{CODES_ALONE}: expected {self.code_measure} of the order by codes, before any ranking by vectors "
+                "(mean over all orders of documents with the same code); – for systems without such an order."
             )
         if len(self.reports) > 1:
             yield (

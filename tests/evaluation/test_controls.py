@@ -149,6 +149,16 @@ def test_the_controls_of_a_corpus(small_corpus):
     assert all(make(name).could_read(histories=True) for name in logged)
 
 
+def test_a_control_that_the_settings_silence_is_left_out():
+    table = api.compare(small_log(), ["popularity"], settings={"queries": "text"}, measures="R@5")
+    assert list(table.reports) == table.controls == ["popularity", "item-knn"]
+
+
+def test_settings_reach_the_parts_of_a_hybrid_that_stands_alone(small_corpus):
+    table = api.compare(small_corpus, ["bm25+dense"], settings={"encoder": "scratch"}, controls=False)
+    assert table.reports["bm25+dense"].settings["options"] == ["dense.encoder=scratch"]
+
+
 def test_a_misspelt_setting_is_refused_with_controls_too(small_corpus, monkeypatch):
     monkeypatch.setattr(Retriever, "fit", lambda *_: pytest.fail("it was fitted"))
     with pytest.raises(UnknownName, match="epocs"):
