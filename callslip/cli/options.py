@@ -52,6 +52,13 @@ ExcludeHistoryOption = Annotated[
         help="Logs: exclude items of the history from the hits.",
     ),
 ]
+CodesAloneOption = Annotated[
+    bool,
+    typer.Option(
+        "--codes-alone/--no-codes-alone",
+        help="Report what codes alone find, without any vectors; where vectors rank, that takes a second search.",
+    ),
+]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
 

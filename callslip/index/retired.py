@@ -61,6 +61,11 @@ def _default(name: str, value: Any) -> bool:
     return value == RETIRED[name] or (name in OTHER_DEFAULTS and value == OTHER_DEFAULTS[name])
 
 
+def with_former_defaults(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved settings, completed by those that are younger than the index and whose default would change its order."""
+    return getattr(cls, "former_defaults", {}) | dict(values)
+
+
 def saved_settings(cls: type[S], values: Mapping[str, Any]) -> S:
     """Settings that this or an earlier version saved, without those that the method no longer has.
 

@@ -58,6 +58,8 @@ class Retriever:
     """Named sets of settings for `--preset`. The preset `paper` is a recipe, see `callslip.methods`."""
     search_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings that act when searching, so that they can be changed without fitting again."""
+    learns_from_queries: ClassVar[bool] = True
+    """Whether a fit may learn from judged train queries, which then say nothing about unknown ones."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         self.settings = settings if settings is not None else self.Settings()
@@ -96,6 +98,12 @@ class Retriever:
 
     def codes_by_row(self) -> np.ndarray | None:
         """The code of every row, padded with -1; None for a method without codes."""
+        return None
+
+    @property
+    def code_settings(self) -> Mapping[str, Any] | None:
+        """Search settings under which codes alone order the hits, and documents that their codes do not tell apart have
+        the same score; empty if that is always so, None for a method without such an order."""
         return None
 
     def save_files(self, folder: Path) -> None:

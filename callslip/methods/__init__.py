@@ -51,7 +51,11 @@ METHODS: dict[str, Method] = {
     "bm25": Method("bm25:BM25", "lexical matching, with Lucene's usual k1=0.9 and b=0.4"),
     "bm25-classic": Method("bm25:BM25", "lexical matching, with k1=1.5 and b=0.75", {"k1": 1.5, "b": 0.75}),
     "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
-    "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
+    "hybrid": Method("hybrid:Hybrid", "weighted sum of scaled scores; any a+b+c is one, this is bm25+dense"),
+    "memory": Method(
+        "memory:Memory",
+        "the control of methods that learn from judged queries: the nearest of a document and its queries",
+    ),
     "tied-residual": Method(
         "tied_residual:TiedResidual",
         "codes that begin at dense retrieval, with words and a memory of judged queries",
@@ -112,6 +116,9 @@ METHODS: dict[str, Method] = {
     ),
 }
 
+TEXT_CONTROLS = ("bm25", "dense", "hybrid", "memory", "dsi-random")
+LOG_CONTROLS = ("popularity", "item-knn", "dsi-random")
+"""What a comparison includes by itself: nothing that these reach is a merit of learned codes."""
 DEFAULT = "tied-residual"
 """The method of a fit that names none."""
 DEFAULT_FOR_LOGS = "dsi-semantic"
@@ -134,7 +141,7 @@ def find(name: str) -> Method:
                 raise UnknownName("method", name, METHODS)
             if part not in METHODS:
                 raise UnknownName("method", part, METHODS)
-        return Method("hybrid:Hybrid", f"reciprocal rank fusion of {', '.join(parts)}", {"parts": parts})
+        return Method("hybrid:Hybrid", f"fusion of {', '.join(parts)}", {"parts": parts})
     if name not in METHODS:
         raise UnknownName("method", name, METHODS)
     return METHODS[name]
@@ -142,12 +149,13 @@ def find(name: str) -> Method:
 
 def make_saved(name: str, values: Mapping[str, Any]) -> Retriever:
     """An unfitted retriever of the settings that a saved index names, possibly of an earlier version."""
+    from callslip.index.retired import saved_settings, with_former_defaults
+
+    cls = find(name).load()
+    values = with_former_defaults(cls.Settings, values)
     try:
         return make(name, values)
     except UnknownName:
-        from callslip.index.retired import saved_settings
-
-        cls = find(name).load()
         return cls(saved_settings(cls.Settings, values), method=name)
 
 

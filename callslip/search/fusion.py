@@ -75,11 +75,14 @@ def votes(similarities: np.ndarray, starts: np.ndarray, rows: np.ndarray, neighb
 
 
 def scaled(values: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Scores scaled to 1 at the first and 0 at the last of the best ones; never below 0."""
+    """Scores scaled to 1 at the first and 0 at the last of the best ones; never below 0. If the best ones are equal,
+    or there is only one, they get 1."""
     if not len(best):
         return np.zeros_like(values)
-    low, high = best.min(), best.max()
-    return np.maximum(values - low, 0) / max(float(high - low), 1e-9)
+    low, high = float(best.min()), float(best.max())
+    if high - low < 1e-9:
+        return (values >= low).astype(values.dtype)
+    return np.maximum(values - low, 0) / (high - low)
 
 
 def features(

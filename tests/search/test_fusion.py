@@ -51,7 +51,7 @@ def test_scores_are_scaled_between_the_first_and_the_last_of_the_best() -> None:
     values = fusion.scaled(np.array([3.0, 5.0, 1.0, 7.0]), np.array([7.0, 5.0, 3.0]))
     assert values.tolist() == [0.0, 0.5, 0.0, 1.0]
     assert fusion.scaled(np.array([2.0]), np.zeros(0)).tolist() == [0.0]
-    assert fusion.scaled(np.array([2.0, 2.0]), np.array([2.0])).tolist() == [0.0, 0.0]
+    assert fusion.scaled(np.array([2.0, 1.0]), np.array([2.0])).tolist() == [1.0, 0.0]  # the only one with a rare word
 
 
 def test_features_of_candidates_with_and_without_votes() -> None:

@@ -10,7 +10,7 @@ at the end of a fit, on queries that are held out from the memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.encoders.encoder import TextVectors
+from callslip.errors import BadSetting
 from callslip.identifiers.table import Identifiers
 from callslip.identifiers.tied import TiedQuantizer
 from callslip.index.entries import Entries
@@ -51,7 +52,8 @@ class TiedResidual(Retriever):
     """Ranks documents by their codes, their words, and the earlier queries that they answered."""
 
     Settings = TiedResidualSettings
-    search_settings = frozenset({"candidates", "depth", "backend", "device"})
+    search_settings = frozenset({"candidates", "depth", "words", "memory", "backend", "device"})
+    learns_from_queries = True
     settings: TiedResidualSettings
     maker: TiedQuantizer
     entries: Entries
@@ -63,6 +65,10 @@ class TiedResidual(Retriever):
         self.texts = TextVectors(self.settings)
         self.words = self.new_words()
         self._identifiers: tuple[Entries, Identifiers] | None = None
+
+    @property
+    def code_settings(self) -> Mapping[str, Any]:
+        return {"words": False, "memory": False}  # what is left is the similarity of query and code
 
     # Fit.
 
@@ -160,7 +166,7 @@ class TiedResidual(Retriever):
         word_scores = words.scores(words.known(stems)) if s.words else np.zeros(len(self.rows.alive), np.float32)
         by_words = best_rows(word_scores, depth, mask)
         by_words = by_words[word_scores[by_words] > 0]
-        votes = self.memory.ask(table, mask, leave_out)
+        votes = self.memory.ask(table, mask, leave_out) if s.memory else fusion.Votes.none()
         voted = votes.rows[np.argsort(-votes.shares[:, -2], kind="stable")[:depth]]
         rows = np.unique(np.concatenate([reached[first], by_words, voted]))
         similarity = self._similarities(table, rows, reached, near, entries)
@@ -197,6 +203,8 @@ class TiedResidual(Retriever):
         return why
 
     def adjusted(self, names: frozenset[str]) -> None:
+        if self.settings.words and not self.words.indexed:
+            raise BadSetting("setting 'words': this index was fitted without words", "Fit again with words=true.")
         if names & {"device", "backend"}:
             self.texts.adjust(self.settings)
 
@@ -222,14 +230,14 @@ class TiedResidual(Retriever):
             codes = np.concatenate([codes, parts["passages"][row, place].astype(np.uint8)])
             owners = np.concatenate([owners, first + row])
         self.entries = self.entries.with_more(codes, self.maker.scales(codes), owners)
-        if self.settings.words:
+        if self.words.indexed:
             # Word statistics change with every document, so the index is rebuilt.
             self.words.index([d.content for d in (*self.documents, *documents)])
 
     def keep(self, rows: np.ndarray) -> None:
         self.entries = self.entries.kept(rows)
         self.memory.keep(rows)
-        if self.settings.words:
+        if self.words.indexed:
             stays = np.zeros(len(self.documents), bool)
             stays[rows] = True
             self.words.index([d.content for d, kept in zip(self.documents, stays, strict=True) if kept])
@@ -259,7 +267,7 @@ class TiedResidual(Retriever):
         self.entries.save(folder)
         self.memory.save(folder / MEMORY)
         (folder / WEIGHTS).write_text(json.dumps(self.weights.to_dict(), indent=1) + "\n", encoding="utf-8")
-        if self.settings.words:
+        if self.words.indexed:
             self.words.save(folder / WORDS)
 
     def load_files(self, folder: Path) -> None:
@@ -270,5 +278,5 @@ class TiedResidual(Retriever):
         self.memory = Memory.load(folder / MEMORY)
         self.weights = Weights.from_dict(json.loads((folder / WEIGHTS).read_text(encoding="utf-8")))
         self.words = self.new_words()
-        if self.settings.words:
+        if (folder / WORDS).exists():
             self.words.load(folder / WORDS)

@@ -158,6 +158,7 @@ function explained(told) {
     ["similarity", told.why && told.why.similarity !== undefined ? told.why.similarity.toFixed(3) : null],
     ["rank of the code", told.why && told.why.beam_rank ? told.why.beam_rank : null],
     ...Object.entries((told.why && told.why.ranks) || {}).map(([part, rank]) => [`rank in ${part}`, rank]),
+    ...Object.entries((told.why && told.why.shares) || {}).map(([part, share]) => [`share of ${part}`, share.toFixed(4)]),
   ].filter(([, value]) => value !== null);
   return el("div", { class: "explained" },
     el("h3", { dir: "auto" }, told.title || told.doc_id),
