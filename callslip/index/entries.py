@@ -13,7 +13,7 @@ import numpy as np
 
 from callslip.identifiers.tied import WIDTH, token_sums
 
-CODES, SCALES, OWNERS = "codes.npy", "scales.npy", "owners.npy"
+CODES, SCALES, OWNERS = "entries.npy", "scales.npy", "owners.npy"
 
 
 class Entries:
