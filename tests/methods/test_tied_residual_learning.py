@@ -299,16 +299,21 @@ def test_enough_queries_are_fitted_on_by_leaving_each_out(path, monkeypatch):
     callslip.learn(index, [(f"why zq{number}", d.doc_id) for number, d in enumerate(DOCUMENTS)])
     assert fitted == [rules.ENOUGH, 3 * len(DOCUMENTS)]
     assert index.weights.queries == 3 * len(DOCUMENTS)
+    assert all(index.search(query).doc_ids[0] == doc_id for query, doc_id in log)  # which no fit can have seen
     again = api.load(path)
     np.testing.assert_allclose(again.weights.values, index.weights.values)
 
 
-def test_weights_of_judged_queries_stay(small_corpus):
+def test_weights_of_judged_queries_stay_and_the_same_question_counts(small_corpus):
     index = make("tied-residual", {"encoder": "scratch"}).fit(small_corpus)
     assert index.weights.fitted_on == "judged queries"
-    held = index.weights
-    index.learn_answers({f"riddle {n}": [small_corpus.doc_ids[0]] for n in range(40)})
-    assert index.weights is held
+    held, wanted = index.weights, last(index)
+    index.learn_answers({STRANGE: [wanted]} | {f"riddle {n}": [small_corpus.doc_ids[0]] for n in range(40)})
+    same = fusion.FEATURES.index(rules.REPEATED)
+    np.testing.assert_array_equal(np.delete(index.weights.values, same), np.delete(held.values, same))
+    assert index.weights.values[same] >= held.values[same]
+    assert (index.weights.fitted_on, index.weights.queries) == (held.fitted_on, held.queries)
+    assert index.search(STRANGE).doc_ids[0] == wanted
 
 
 # The command line.

@@ -24,8 +24,9 @@ SENTENCES = 200
 """Maximum number of sentences that stand for queries where there are no judged ones."""
 SENTENCE_WORDS = 6
 """Shortest sentence that can stand for a query, in words."""
-CAUTIOUS = "votes_0.05"
-"""The only feature of the memory that has a weight before there are enough queries to fit one."""
+CAUTIOUS, REPEATED = "votes_0.05", "votes_0.02"
+"""Features of the memory that have a weight without a fit: near queries count (at a cosine similarity of 0.9 an eighth
+of the same query, at 0.8 a fiftieth), or hardly any but the same query (at 0.95 a twelfth)."""
 
 
 @dataclass(frozen=True)
@@ -85,32 +86,33 @@ def weights_after_learning(index: TiedResidual, memory: Memory) -> Weights:
 
     Weights of judged queries stay: they say how far this corpus can trust a memory. Otherwise the fit knew nothing
     about queries. Then the remembered queries themselves decide as soon as there are `ENOUGH`, each without its own
-    memory, and again whenever their number has doubled, up to `held_out`. With fewer, the memory gets `with_memory`.
+    memory, and again whenever their number has doubled, up to `held_out`; with fewer, near queries count `CAUTIOUS`.
+    No fit ever sees a query that is asked again, so this counts in any case (`REPEATED`).
     """
     held, s = index.weights, index.settings
     if held.fitted_on == "judged queries":
-        return held
-    led = np.flatnonzero(memory.led_to(index.rows.alive))
-    again = held.fitted_on != "remembered queries" or len(led) >= 2 * held.queries
-    if len(led) >= ENOUGH and held.queries < s.held_out and again:
+        return with_memory(held, REPEATED)
+    alive = index.rows.alive
+    led = np.flatnonzero(memory.led_to(alive))
+    fitted = held.fitted_on == "remembered queries"
+    due = len(led) >= 2 * held.queries and held.queries < s.held_out if fitted else len(led) >= ENOUGH
+    if due and s.held_out:
         if len(led) > s.held_out:
             led = np.sort(np.random.default_rng(s.seed).choice(led, s.held_out, replace=False))
-        alive = index.rows.alive
         graded = [{row: 1 for row in memory.answers(one) if alive[row]} for one in led.tolist()]
         tables, gains = left_out(index, [memory.texts[one] for one in led], graded, memory)
-        return Weights(fit_weights(tables, gains, *beginning(index, memory)), "remembered queries", len(tables))
-    return held if held.values[3:].any() else with_memory(held)
+        values = fit_weights(tables, gains, *beginning(index, memory))
+        return with_memory(Weights(values, "remembered queries", len(tables)), REPEATED)
+    return with_memory(held, REPEATED if fitted else CAUTIOUS)
 
 
-def with_memory(weights: Weights) -> Weights:
-    """The same weights with a cautious one for the memory, which nothing could be fitted on yet.
-
-    Votes count in absolute terms, so a query that is like no earlier one is answered as before. An earlier query that is
-    the same adds as much as meaning and words together can; at a cosine similarity of 0.9 it adds an eighth of that.
-    """
-    values = weights.values.copy()
-    values[fusion.FEATURES.index(CAUTIOUS)] = values[0] + values[2] + fusion.SIMILARITY_SCALE * values[1]
-    return replace(weights, values=values)
+def with_memory(weights: Weights, feature: str) -> Weights:
+    """The same weights with at least so much for a feature of the memory that an earlier query that is the same adds as
+    much as meaning and words together can. Votes count in absolute terms: a query that is like no earlier one is
+    answered as before."""
+    values, at = weights.values.copy(), fusion.FEATURES.index(feature)
+    values[at] = max(values[at], values[0] + values[2] + fusion.SIMILARITY_SCALE * values[1])
+    return weights if np.array_equal(values, weights.values) else replace(weights, values=values)
 
 
 def judged_queries(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarray], list[np.ndarray]]:
