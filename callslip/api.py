@@ -17,8 +17,8 @@ from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
 if TYPE_CHECKING:
-    from callslip.evaluation.comparison import Comparison
     from callslip.corpus.documents import SkippedLines
+    from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
     from callslip.index.retriever import Learned
     from callslip.storage.check import Checked
@@ -126,9 +126,7 @@ def delete(path: str | Path, doc_ids: Iterable[str]) -> None:
         home.close()
 
 
-def learn(
-    index: Retriever | str | Path, pairs: Mapping[str, Any] | Iterable[tuple[str, Any]] | str | Path
-) -> Learned:
+def learn(index: Retriever | str | Path, pairs: Mapping[str, Any] | Iterable[tuple[str, Any]] | str | Path) -> Learned:
     """Remember which documents answered which queries, without training; durable, and found from the next search on.
 
     `pairs` are (query, doc_id) or (query, doc_ids), a mapping of them, or the path of a log; `index` is an open index

@@ -29,9 +29,7 @@ class Entries:
         sorted_codes = codes[order].astype(np.uint8, copy=False)
         self._set(sorted_codes, scales[order], owners[order].astype(np.int32), tree, texts[order])
 
-    def _set(
-        self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray, tree: int, texts: np.ndarray
-    ) -> None:
+    def _set(self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray, tree: int, texts: np.ndarray) -> None:
         self.codes, self.scales, self.owners, self.tree, self.texts = codes, scales, owners, tree, texts
         key = prefix_keys(codes, tree)
         self.leaves, first = np.unique(key, return_index=True)

@@ -290,7 +290,7 @@ class Living:
             return self._swapped(plan, swap, lambda: None)
         if home.store.shared:
             raise Unsupported(
-                "an index that shares its documents in PostgreSQL cannot learn: every machine has a snapshot of its own",
+                "an index that shares its documents in PostgreSQL cannot learn: every machine has its own snapshot",
                 "Learn before `callslip share`, and copy the folder to each machine afterwards.",
             )
         if home.read_only is not None:

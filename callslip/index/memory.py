@@ -61,11 +61,11 @@ class Memory:
         found.codes = np.concatenate([self.codes, codes[new].astype(np.uint8)])
         found.scales = np.concatenate([self.scales, scales[new].astype(np.float16)])
         added = np.repeat(list(more), [len(rows) for rows in more.values()]).astype(np.int64)
-        query = np.concatenate([self._queries(), added])
-        order = np.argsort(query, kind="stable")
+        queries = np.concatenate([self._queries(), added])
+        order = np.argsort(queries, kind="stable")
         flat = np.asarray([row for rows in more.values() for row in rows], np.int32)
         found.rows = np.concatenate([self.rows, flat])[order]
-        found.starts = np.concatenate([[0], np.cumsum(np.bincount(query, minlength=len(found)))]).astype(np.int64)
+        found.starts = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=len(found)))]).astype(np.int64)
         return found
 
     def number_of(self, text: str) -> int | None:

@@ -44,7 +44,10 @@ def test_tables(tmp_path, name, lines):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ({"query": "q", "doc_id": "report-8"}, "field 'doc_id': the index has no document 'report-8'; the nearest id there is 'report-7'"),
+        (
+            {"query": "q", "doc_id": "report-8"},
+            "field 'doc_id': the index has no document 'report-8'; the nearest id there is 'report-7'",
+        ),
         ({"query": "q", "doc_ids": ["b", "zzzz"]}, "field 'doc_ids': the index has no document 'zzzz'"),
         ({"query": "q"}, "field 'doc_id': is missing"),
         ({"doc_id": "b"}, "field 'query': is missing"),

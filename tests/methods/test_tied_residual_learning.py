@@ -25,7 +25,7 @@ from callslip.runtime import durable
 from callslip.search import fusion
 from callslip.storage.check import check
 
-ANIMALS, PLACES = "badger otter heron salmon beetle".split(), "river forest harbour desert".split()
+ANIMALS, PLACES = ["badger", "otter", "heron", "salmon", "beetle"], ["river", "forest", "harbour", "desert"]
 DOCUMENTS = [
     Document(
         f"{a}/{p}",
