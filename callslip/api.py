@@ -11,7 +11,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import DEFAULT, find, make, make_saved
+from callslip.methods import default_for, find, make, make_saved
 from callslip.runtime import consent
 from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
@@ -36,7 +36,7 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
 
 def fit(
     corpus: Corpus | str | Path | Iterable[Document],
-    method: str | Retriever = DEFAULT,
+    method: str | Retriever | None = None,
     out: str | Path | None = None,
     *,
     preset: str | None = None,
@@ -45,7 +45,7 @@ def fit(
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
-    `method` is a name, or an unfitted retriever with its settings. With `checkpoints` the training is saved
+    `method` is a name, or an unfitted retriever with its settings; None is the default for this corpus. With `checkpoints` the training is saved
     at intervals; they are removed once the index is saved.
     """
     if isinstance(method, Retriever):
@@ -53,7 +53,8 @@ def fit(
             raise BadSetting("settings or a preset for a retriever that has its own", "Give them with a method's name.")
         retriever = method
     else:
-        retriever = make(method, settings, preset=preset)
+        corpus = as_corpus(corpus) if method is None else corpus
+        retriever = make(method or default_for(as_corpus(corpus)), settings, preset=preset)
     if out is not None:
         check_writable(out)
     retriever.fit(as_corpus(corpus), checkpoints)

@@ -189,7 +189,8 @@ class TorchRunner:
 def load_encoder(
     spec: str = "minilm", *, device: Any = None, max_length: int | None = None, backend: str = "auto"
 ) -> Encoder:
-    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `scratch[:dim=64,…]`, a folder, or a hub name.
+    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `bge-small`, `scratch[:dim=64,…]`, a folder, or a
+    hub name.
 
     `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and cached in the
     cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU.
@@ -209,12 +210,21 @@ def load_encoder(
     return TransformerEncoder(checkpoint, runner, length, chosen)
 
 
+def encoder_dim(spec: str) -> int:
+    """The width of an encoder's vectors, without loading its weights."""
+    if spec == "scratch" or spec.startswith("scratch:"):
+        return int(scratch_settings(spec)["dim"])
+    _check_name(spec)
+    return open_checkpoint(spec).dim
+
+
 def _check_name(spec: str) -> None:
     """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path
 
-    if spec not in {"minilm", "granite"} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
-        known = ["minilm", "granite", "scratch", "the path of a folder", "OWNER/NAME on the hub"]
+    ours = {"minilm", "granite", "bge-small"}
+    if spec not in ours and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
+        known = [*sorted(ours), "scratch", "the path of a folder", "OWNER/NAME on the hub"]
         raise UnknownName("encoder", spec, known)
 
 
@@ -267,7 +277,7 @@ class TextVectors:
         """Unit vectors of queries, [n, dim], without the cache."""
         return self.encoder.encode(texts)
 
-    def cached(self, texts: list[str], progress: str) -> np.ndarray:
+    def cached(self, texts: Sequence[str], progress: str) -> np.ndarray:
         """Unit vectors of documents or training texts, [n, dim]; cached, so that each text is encoded only once."""
         from callslip.encoders.vector_cache import cached_encode
 

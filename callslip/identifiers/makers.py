@@ -1,4 +1,5 @@
-"""Registry of code makers, which turn the documents' vectors into codes."""
+"""Registry of code makers, which turn the documents' vectors into codes: those of an encoder or, for `partition-em`,
+rows of the relation matrix of items and queries."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ MAKERS: dict[str, str] = {
     "residual-quantization": "residual:ResidualQuantizer",
     "tied-residual": "tied:TiedQuantizer",
     "rqvae": "rqvae:RQVAE",
+    "vqvae": "rqvae:VQVAE",
+    "partition-em": "partition_em:PartitionEM",
 }
 """Module and class of each maker; a module is imported only when its maker is used."""
 

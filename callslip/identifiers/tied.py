@@ -204,7 +204,7 @@ def _centroids(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarr
 
 
 def _nearest(points: np.ndarray, centres: np.ndarray, chunk: int = 16_384) -> np.ndarray:
-    """Index of the nearest centre, in 32 bits: dozens of levels are assigned, and a tie in the last bit costs nothing."""
+    """Index of the nearest centre, in 32 bits: there are dozens of levels, and ties in the last bit do not matter."""
     half_norms = 0.5 * (centres**2).sum(axis=1)
     labels = np.empty(len(points), np.int64)
     for start in range(0, len(points), chunk):

@@ -46,7 +46,7 @@ class Entries:
         return order, np.searchsorted(self.owners[order], np.arange(int(self.owners.max(initial=-1)) + 2))
 
     def open(self, table: np.ndarray, wanted: int | None, mask: np.ndarray | None = None) -> np.ndarray:
-        """The entries of the best prefixes, until there are `wanted` that the mask of rows allows; all if it is None."""
+        """The entries of the best prefixes, until `wanted` of them are allowed by the mask of rows; None for all."""
         allowed = None if mask is None else mask[self.owners]
         if wanted is None or wanted >= len(self):
             return np.arange(len(self)) if allowed is None else np.flatnonzero(allowed)

@@ -12,6 +12,7 @@ from callslip import settings as settings_of
 from callslip.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
+    from callslip.corpus.documents import Corpus
     from callslip.index.retriever import Retriever
 
 
@@ -61,7 +62,17 @@ METHODS: dict[str, Method] = {
     "dsi-random": Method("dsi:DSI", "the control: the same decoder with random codes", {"codes": "random"}),
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
-    "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's output for its text"),
+    "tied-atomic": Method(
+        "tied_atomic:TiedAtomic",
+        "one token per document, tied to the model's output for its text",
+        paper="tied-atomic-paper",
+    ),
+    "dense-trained": Method(
+        "tied_atomic:TiedAtomic",
+        "a dual encoder: the encoder itself, fine-tuned as tied-atomic is",
+        {"state": "encoder", "train_encoder": "all"},
+        paper="dense-trained-paper",
+    ),
     "dsi-qg": Method(
         "dsi:DSI", "DSI trained on pseudo-queries only, never on a document's text", {"train_on_documents": False}
     ),
@@ -101,7 +112,17 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-DEFAULT = "dsi-semantic"
+DEFAULT = "tied-residual"
+"""The method of a fit that names none."""
+DEFAULT_FOR_LOGS = "dsi-semantic"
+"""The same where queries are histories of items."""
+
+
+def default_for(corpus: Corpus) -> str:
+    """The method of a fit that names none, for this corpus."""
+    from callslip.corpus.documents import has_histories
+
+    return DEFAULT_FOR_LOGS if has_histories(corpus) else DEFAULT
 
 
 def find(name: str) -> Method:

@@ -36,6 +36,9 @@ class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     """Number of levels of semantic and random codes; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
+    collisions: Literal["bucket", "level"] = "bucket"
+    """Documents of the same semantic code: ranked in their `bucket`, or distinguished by one more `level`, the place in
+    it, as in the paper."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
     """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
@@ -62,11 +65,17 @@ class DSI(GenerativeRetriever):
             return random_codes(count, self._length(count), s.width, seed=s.seed)
         return super().make_codes(corpus)
 
+    @property
+    def codes_of_vectors(self) -> bool:
+        return super().codes_of_vectors and self.settings.codes == "semantic"
+
     def code_maker(self, documents: int) -> CodeMaker | None:
         s = self.settings
         if s.codes != "semantic":
             return None
-        return code_maker("hierarchical-kmeans", width=s.width, length=self._length(documents), seed=s.seed)
+        last: Any = {"leaf": "rank"} if s.collisions == "level" else {}
+        length = self._length(documents) + bool(last)
+        return code_maker("hierarchical-kmeans", width=s.width, length=length, seed=s.seed, **last)
 
     def _length(self, documents: int) -> int:
         return self.settings.length or levels_for(documents, self.settings.width, self.settings.leaf)

@@ -1,9 +1,8 @@
 """Evidence that a document answers a query, from three sources, as features whose weighted sum ranks the candidates.
 
-*Meaning* is the similarity of query and document; *words* is BM25; *memory* is what earlier queries, whose answers are
-known, say: a candidate that answered queries near this one. Similarity and BM25 are scaled to 0 at the last and 1 at the
-first of their own best documents, which makes queries comparable (convex fusion). The weights are fitted in
-`callslip.training.fusion`.
+*Meaning* is the similarity of query and document, *words* is BM25, and *memory* counts the earlier queries near this
+one that a document is known to answer. Similarity and BM25 are scaled to 1 at the first and 0 at the last of their own
+best documents, which makes queries comparable (convex fusion). `callslip.training.fusion` fits the weights.
 """
 
 from __future__ import annotations
