@@ -17,8 +17,10 @@ from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
 if TYPE_CHECKING:
+    from callslip.corpus.documents import SkippedLines
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
+    from callslip.index.retriever import Learned
     from callslip.storage.check import Checked
     from callslip.training.checkpoints import Checkpoints
 
@@ -43,8 +45,8 @@ def fit(
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
-    `method` is a name, or an unfitted retriever with its settings; None is the default for this corpus. With `checkpoints` the training is saved
-    at intervals; they are removed once the index is saved.
+    `method` is a name, or an unfitted retriever with its settings; None is the default for this corpus. With
+    `checkpoints` the training is saved at intervals; they are removed once the index is saved.
     """
     if isinstance(method, Retriever):
         if settings or preset:
@@ -123,6 +125,42 @@ def delete(path: str | Path, doc_ids: Iterable[str]) -> None:
         home.commit([], list(doc_ids))
     finally:
         home.close()
+
+
+def learn(index: Retriever | str | Path, pairs: Mapping[str, Any] | Iterable[tuple[str, Any]] | str | Path) -> Learned:
+    """Remember which documents answered which queries, without training; durable, and found from the next search on.
+
+    `pairs` are (query, doc_id) or (query, doc_ids), a mapping of them, or the path of a log; `index` is an open index
+    or its folder. An unknown doc_id is an error, and nothing is learned then. See `learn_log` for logs with bad lines.
+    """
+    from callslip.corpus.answers import as_answers
+
+    if isinstance(pairs, (str, Path)):
+        return learn_log(index, pairs)[0]
+    opened = index if isinstance(index, Retriever) else load(index)
+    try:
+        return opened.learn_answers(as_answers(pairs))
+    finally:
+        if opened is not index:
+            opened.close()
+
+
+def learn_log(
+    index: Retriever | str | Path, log: str | Path, *, qrels: str | Path | None = None, skip_bad: bool = False
+) -> tuple[Learned, SkippedLines]:
+    """Learn a log of queries and doc_ids, or a file of queries with its judgements; returns what was skipped, too."""
+    from callslip.corpus.answers import read_answers, read_judged
+    from callslip.corpus.lines import Intake
+
+    opened, intake = index if isinstance(index, Retriever) else load(index), Intake(skip_bad)
+    try:
+        known = opened.refresh(now=True).row_of()
+        opened.learn_answers({})  # a method without a memory says so before a long log is read
+        answers = read_answers(log, intake, known) if qrels is None else read_judged(log, qrels, intake, known)
+        return opened.learn_answers(answers), intake.skipped
+    finally:
+        if opened is not index:
+            opened.close()
 
 
 def snapshot(path: str | Path, out: str | Path) -> None:

@@ -50,6 +50,7 @@ def register() -> None:
         evaluate,
         fit,
         inspect,
+        learn,
         methods,
         report,
         search,

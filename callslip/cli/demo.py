@@ -23,7 +23,7 @@ def demo(
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
 ) -> None:
-    """Build an index of Python's own documentation, compare it with BM25, dense retrieval and their fusion, and search it."""
+    """Build an index of Python's own documentation, compare it with BM25, dense retrieval and both, and search it."""
     from callslip import api
     from callslip.cli.search import show
     from callslip.corpus.demo import demo_corpus

@@ -13,19 +13,24 @@ import numpy as np
 
 from callslip.identifiers.tied import WIDTH, token_sums
 
-CODES, SCALES, OWNERS = "codes.npy", "scales.npy", "owners.npy"
+CODES, SCALES, OWNERS = "entries.npy", "scales.npy", "owners.npy"
+TEXTS = "texts.npy"
 
 
 class Entries:
     """Codes uint8 [E, L], their scales float16 [E] and the row of the document that each belongs to, int32 [E]."""
 
-    def __init__(self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray, tree: int) -> None:
-        key = prefix_keys(codes, tree)
-        order = np.argsort(key, kind="stable")
-        self._set(codes[order].astype(np.uint8, copy=False), scales[order], owners[order].astype(np.int32), tree)
+    def __init__(
+        self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray, tree: int, texts: np.ndarray | None = None
+    ) -> None:
+        """`texts` marks the entry of each row's whole text; by default it is the first of the row."""
+        texts = first_of_each(owners) if texts is None else texts
+        order = np.argsort(prefix_keys(codes, tree), kind="stable")
+        sorted_codes = codes[order].astype(np.uint8, copy=False)
+        self._set(sorted_codes, scales[order], owners[order].astype(np.int32), tree, texts[order])
 
-    def _set(self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray, tree: int) -> None:
-        self.codes, self.scales, self.owners, self.tree = codes, scales, owners, tree
+    def _set(self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray, tree: int, texts: np.ndarray) -> None:
+        self.codes, self.scales, self.owners, self.tree, self.texts = codes, scales, owners, tree, texts
         key = prefix_keys(codes, tree)
         self.leaves, first = np.unique(key, return_index=True)
         """Tree prefixes that exist, and where the entries of each begin."""
@@ -36,8 +41,8 @@ class Entries:
 
     @cached_property
     def _by_row(self) -> tuple[np.ndarray, np.ndarray]:
-        """Entries in the order of their rows, and where each row begins."""
-        order = np.argsort(self.owners, kind="stable")
+        """Entries in the order of their rows, that of the text first, and where each row begins."""
+        order = np.lexsort((~self.texts, self.owners))
         return order, np.searchsorted(self.owners[order], np.arange(int(self.owners.max(initial=-1)) + 2))
 
     def open(self, table: np.ndarray, wanted: int | None, mask: np.ndarray | None = None) -> np.ndarray:
@@ -82,16 +87,18 @@ class Entries:
         return best
 
     def codes_of_rows(self, count: int) -> np.ndarray:
-        """The code of each row's text, its first entry, uint8 [count, L]."""
+        """The code of each row's text, uint8 [count, L]."""
         order, first = self._by_row
         return self.codes[order[first[:count]]]
 
     def with_more(self, codes: np.ndarray, scales: np.ndarray, owners: np.ndarray) -> Entries:
+        new = first_of_each(owners) & ~np.isin(owners, self.owners)
         return Entries(
             np.concatenate([self.codes, codes.astype(np.uint8)]),
             np.concatenate([self.scales, scales.astype(np.float16)]),
             np.concatenate([self.owners, owners.astype(np.int32)]),
             self.tree,
+            np.concatenate([self.texts, new]),
         )
 
     def kept(self, rows: np.ndarray) -> Entries:
@@ -100,11 +107,13 @@ class Entries:
         number[rows] = np.arange(len(rows))
         owners = number[self.owners]
         stays = owners >= 0
-        return Entries(self.codes[stays], self.scales[stays], owners[stays], self.tree)
+        return Entries(self.codes[stays], self.scales[stays], owners[stays], self.tree, self.texts[stays])
 
     def save(self, folder: Path) -> None:
         for name, array in ((CODES, self.codes), (SCALES, self.scales), (OWNERS, self.owners)):
             np.save(folder / name, array, allow_pickle=False)
+        if not self.texts.all():
+            np.save(folder / TEXTS, self.texts, allow_pickle=False)
 
     @classmethod
     def load(cls, folder: Path, tree: int) -> Entries:
@@ -112,8 +121,17 @@ class Entries:
         codes, scales, owners = (
             np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (CODES, SCALES, OWNERS)
         )
-        entries._set(codes, scales, owners, tree)
+        several = (folder / TEXTS).exists()
+        texts = np.load(folder / TEXTS, allow_pickle=False) if several else np.ones(len(codes), bool)
+        entries._set(codes, scales, owners, tree, texts)
         return entries
+
+
+def first_of_each(owners: np.ndarray) -> np.ndarray:
+    """Whether each entry is the first of its row."""
+    first = np.zeros(len(owners), bool)
+    first[np.unique(owners, return_index=True)[1]] = True
+    return first
 
 
 def prefix_keys(codes: np.ndarray, tree: int) -> np.ndarray:

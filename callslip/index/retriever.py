@@ -50,6 +50,18 @@ class Found:
         )
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What `learn_answers` has changed."""
+
+    queries: int
+    """Queries that were new."""
+    answers: int
+    """Answers that were new, to new or to known queries."""
+    remembered: int
+    """All queries that the index remembers now."""
+
+
 class Retriever:
     """Finds documents for a query."""
 
@@ -95,6 +107,14 @@ class Retriever:
     def keep(self, rows: np.ndarray) -> None:
         """Drop all rows but these, and number them anew from 0. `self.documents` still holds all."""
         raise NotImplementedError
+
+    def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
+        """Remember which documents (doc_ids) answered which queries, without training: durable when this returns, and
+        found from the next search on. Learning the same again changes nothing."""
+        raise Unsupported(
+            f"{self.method} has no memory of queries, so it cannot learn from them without training",
+            "Fit a method that has one: callslip fit CORPUS --method tied-residual --out DIR.",
+        )
 
     def codes_by_row(self) -> np.ndarray | None:
         """The code of every row, padded with -1; None for a method without codes."""

@@ -24,7 +24,8 @@ from callslip.identifiers.table import Identifiers
 from callslip.identifiers.tied import TiedQuantizer
 from callslip.index.entries import Entries
 from callslip.index.memory import Memory
-from callslip.index.retriever import Found, Retriever
+from callslip.index.retriever import Found, Learned, Retriever
+from callslip.methods.tied_residual.learning import learned
 from callslip.methods.tied_residual.settings import TiedResidualSettings
 from callslip.methods.tied_residual.weights import Weights, fitted_weights
 from callslip.search import fusion
@@ -65,6 +66,7 @@ class TiedResidual(Retriever):
         self.texts = TextVectors(self.settings)
         self.words = self.new_words()
         self._identifiers: tuple[Entries, Identifiers] | None = None
+        self._tree: tuple[Identifiers, Identifiers] | None = None
 
     @property
     def code_settings(self) -> Mapping[str, Any]:
@@ -108,6 +110,9 @@ class TiedResidual(Retriever):
         codes = self.maker.assign(self.texts.cached(list(texts), "encoding queries"))
         self.memory.add(texts, codes, self.maker.scales(codes), answers)
 
+    def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
+        return learned(self, answers)
+
     def new_words(self) -> WordIndex:
         return WordIndex(k1=self.settings.k1, b=self.settings.b)
 
@@ -132,11 +137,13 @@ class TiedResidual(Retriever):
         texts = [query.text for query in queries]
         tables = self.maker.tables(self.texts.encode(texts))
         stems = self.words.tokenize(texts) if self.settings.words else [[]] * len(texts)
-        return [self.ranked(*one, k, mask, explain) for one in zip(tables, stems, strict=True)]
+        return [self.ranked(*one, k, mask, explain) for one in zip(texts, tables, stems, strict=True)]
 
-    def ranked(self, table: np.ndarray, stems: list[str], k: int, mask: np.ndarray | None, explain: bool) -> Found:
-        """The best documents for a query, given its table of tokens and its stems."""
-        evidence = self.evidence(table, stems, k, mask)
+    def ranked(
+        self, text: str, table: np.ndarray, stems: list[str], k: int, mask: np.ndarray | None, explain: bool
+    ) -> Found:
+        """The best documents for a query, given its text, its table of tokens and its stems."""
+        evidence = self.evidence(table, stems, k, mask, text=text)
         scores = evidence.features @ self.weights.values
         order = np.lexsort((evidence.rows, -evidence.similarity, -scores))[:k]
         rows = evidence.rows[order]
@@ -150,12 +157,15 @@ class TiedResidual(Retriever):
         k: int,
         mask: np.ndarray | None = None,
         *,
+        text: str | None = None,
         leave_out: Sequence[int] | None = None,
         entries: Entries | None = None,
         words: WordIndex | None = None,
+        memory: Memory | None = None,
     ) -> Evidence:
-        """What the sources say about their best candidates. `leave_out` are remembered queries that do not count;
-        `entries` and `words` stand in for the index's own."""
+        """What the sources say about their best candidates. A remembered query with the same `text` is
+        nearest; `leave_out` are remembered queries that do not count; `entries`, `words` and `memory` stand in for the
+        index's own."""
         s, depth = self.settings, max(self.settings.depth, k)
         entries, words = entries or self.entries, words or self.words
         mask = self.rows.mask(None) if mask is None else mask
@@ -166,7 +176,9 @@ class TiedResidual(Retriever):
         word_scores = words.scores(words.known(stems)) if s.words else np.zeros(len(self.rows.alive), np.float32)
         by_words = best_rows(word_scores, depth, mask)
         by_words = by_words[word_scores[by_words] > 0]
-        votes = self.memory.ask(table, mask, leave_out) if s.memory else fusion.Votes.none()
+        votes = fusion.Votes.none()
+        if s.memory:
+            votes = (self.memory if memory is None else memory).ask(table, mask, leave_out, text)
         voted = votes.rows[np.argsort(-votes.shares[:, -2], kind="stable")[:depth]]
         rows = np.unique(np.concatenate([reached[first], by_words, voted]))
         similarity = self._similarities(table, rows, reached, near, entries)
@@ -224,6 +236,7 @@ class TiedResidual(Retriever):
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         first = len(self.rows.alive)
+        self.memory.follow(self.moved(documents, first))
         codes, owners = parts["entries"], first + np.arange(len(documents))
         if self.settings.passages:
             row, place = np.nonzero(parts["passages"][:, :, 0] >= 0)
@@ -233,6 +246,13 @@ class TiedResidual(Retriever):
         if self.words.indexed:
             # Word statistics change with every document, so the index is rebuilt.
             self.words.index([d.content for d in (*self.documents, *documents)])
+
+    def moved(self, documents: Sequence[Document], first: int) -> dict[int, int]:
+        """Earlier rows of documents that are updated, and their new rows: a document keeps the queries it answered."""
+        if not len(self.memory):
+            return {}
+        new = {document.doc_id: row for row, document in enumerate(documents, start=first)}
+        return {row: new[doc_id] for row, doc_id in enumerate(self.rows.doc_ids()) if doc_id in new}
 
     def keep(self, rows: np.ndarray) -> None:
         self.entries = self.entries.kept(rows)
@@ -247,8 +267,22 @@ class TiedResidual(Retriever):
         return self.entries.codes_of_rows(len(self.rows.alive))[:, : self.maker.tree].astype(np.int32)
 
     @property
+    def tree_levels(self) -> int:
+        """Number of tokens of a code that form the tree; the others rank inside."""
+        return self.maker.tree
+
+    @property
+    def tree_identifiers(self) -> Identifiers:
+        """The tree tokens of the codes as a table, for the tree on the page."""
+        whole = self.identifiers
+        if self._tree is None or self._tree[0] is not whole:
+            doc_ids, codes = whole.in_row_order()
+            self._tree = (whole, Identifiers(doc_ids, codes[:, : self.maker.tree]))
+        return self._tree[1]
+
+    @property
     def identifiers(self) -> Identifiers:
-        """The codes as a table, for reports and the tree on the page."""
+        """The whole codes as a table, for reports."""
         if self._identifiers is None or self._identifiers[0] is not self.entries:
             count = len(self.rows.alive)
             codes = self.entries.codes_of_rows(count).astype(np.int32)

@@ -25,7 +25,7 @@ class TiedResidualSettings(EncoderSettings):
     passages: int = 0
     """Maximum number of passages of a document that get codes of their own, beside the whole text. A document is as
     near as the nearest of them. Costs as much encoding again as the document."""
-    candidates: int | None = 4096
+    candidates: int | None = 16_384
     """Number of codes read for each query, in the best prefixes of the tree; none reads all codes."""
     words: bool = True
     """Whether BM25 takes part in the ranking."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from callslip.search import fusion
 from callslip.training.fusion import fit_weights
 
 if TYPE_CHECKING:
+    from callslip.index.memory import Memory
     from callslip.methods.tied_residual.method import TiedResidual
 
 ENOUGH = 30
@@ -23,6 +24,9 @@ SENTENCES = 200
 """Maximum number of sentences that stand for queries where there are no judged ones."""
 SENTENCE_WORDS = 6
 """Shortest sentence that can stand for a query, in words."""
+CAUTIOUS, REPEATED = "votes_0.05", "votes_0.02"
+"""Features of the memory that have a weight without a fit: near queries count (at a cosine similarity of 0.9 an eighth
+of the same query, at 0.8 a fiftieth), or hardly any but the same query (at 0.95 a twelfth)."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,9 @@ class Weights:
 
     values: np.ndarray
     fitted_on: str
-    """`judged queries`, `sentences`, or `nothing`."""
+    """`judged queries`, `remembered queries`, `sentences`, or `nothing`."""
     queries: int = 0
+    """Number of queries or sentences that they were fitted on."""
 
     def to_dict(self) -> dict[str, Any]:
         named = dict(zip(fusion.FEATURES, (float(value) for value in self.values), strict=True))
@@ -53,12 +58,7 @@ class Weights:
 def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
     """Weights for this index: of judged queries if there are enough, otherwise of sentences."""
     s = index.settings
-    usable = np.ones(len(fusion.FEATURES), bool)
-    usable[2] = s.words
-    usable[3:] = s.memory and len(index.memory) > 0
-    prior = np.where(usable, fusion.EVEN, 0.0)
-    if not s.words:
-        prior[0] = 1.0
+    prior, usable = beginning(index, index.memory)
     asked = corpus.split("train")[0] if s.held_out else {}
     if len(asked) >= ENOUGH:
         tables, gains = judged_queries(index, corpus)
@@ -70,6 +70,51 @@ def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
     return Weights(fit_weights(tables, gains, prior, usable), "sentences", len(tables))
 
 
+def beginning(index: TiedResidual, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
+    """The weights that a fit begins at, and which features may have one."""
+    usable = np.ones(len(fusion.FEATURES), bool)
+    usable[2] = index.settings.words
+    usable[3:] = index.settings.memory and len(memory) > 0
+    prior = np.where(usable, fusion.EVEN, 0.0)
+    if not index.settings.words:
+        prior[0] = 1.0
+    return prior, usable
+
+
+def weights_after_learning(index: TiedResidual, memory: Memory) -> Weights:
+    """Weights for a memory that has learned since the fit.
+
+    Weights of judged queries stay: they say how far this corpus can trust a memory. Otherwise the fit knew nothing
+    about queries. Then the remembered queries themselves decide as soon as there are `ENOUGH`, each without its own
+    memory, and again whenever their number has doubled, up to `held_out`; with fewer, near queries count `CAUTIOUS`.
+    No fit ever sees a query that is asked again, so this counts in any case (`REPEATED`).
+    """
+    held, s = index.weights, index.settings
+    if held.fitted_on == "judged queries":
+        return with_memory(held, REPEATED)
+    alive = index.rows.alive
+    led = np.flatnonzero(memory.led_to(alive))
+    fitted = held.fitted_on == "remembered queries"
+    due = len(led) >= 2 * held.queries and held.queries < s.held_out if fitted else len(led) >= ENOUGH
+    if due and s.held_out:
+        if len(led) > s.held_out:
+            led = np.sort(np.random.default_rng(s.seed).choice(led, s.held_out, replace=False))
+        graded = [{row: 1 for row in memory.answers(one) if alive[row]} for one in led.tolist()]
+        tables, gains = left_out(index, [memory.texts[one] for one in led], graded, memory)
+        values = fit_weights(tables, gains, *beginning(index, memory))
+        return with_memory(Weights(values, "remembered queries", len(tables)), REPEATED)
+    return with_memory(held, REPEATED if fitted else CAUTIOUS)
+
+
+def with_memory(weights: Weights, feature: str) -> Weights:
+    """The same weights with at least so much for a feature of the memory that an earlier query that is the same adds as
+    much as meaning and words together can. Votes count in absolute terms: a query that is like no earlier one is
+    answered as before."""
+    values, at = weights.values.copy(), fusion.FEATURES.index(feature)
+    values[at] = max(values[at], values[0] + values[2] + fusion.SIMILARITY_SCALE * values[1])
+    return weights if np.array_equal(values, weights.values) else replace(weights, values=values)
+
+
 def judged_queries(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Features and gains of the candidates of judged train queries, each without its own memory."""
     s, row_of = index.settings, corpus.rows()
@@ -78,20 +123,27 @@ def judged_queries(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarray
     if len(asked) > s.held_out:
         picked = np.random.default_rng(s.seed).choice(len(asked), s.held_out, replace=False)
         asked = [asked[number] for number in np.sort(picked)]
+    graded = [{row_of[d]: grade for d, grade in judgements[qid].items() if grade > 0 and d in row_of} for qid in asked]
+    return left_out(index, [queries[qid].text for qid in asked], graded, index.memory)
+
+
+def left_out(
+    index: TiedResidual, texts: Sequence[str], graded: Sequence[Mapping[int, int]], memory: Memory
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Features and gains of the candidates of queries, each without its own memory; `graded` are the grades of rows."""
+    s = index.settings
     remembered: dict[str, list[int]] = {}
-    for number, text in enumerate(index.memory.texts):
+    for number, text in enumerate(memory.texts):
         remembered.setdefault(text, []).append(number)
-    texts = [queries[qid].text for qid in asked]
-    vectors = index.texts.cached(texts, "encoding queries")
-    stems = index.words.tokenize(texts) if s.words else [[]] * len(texts)
+    vectors = index.texts.cached(list(texts), "encoding queries")
+    stems = index.words.tokenize(list(texts)) if s.words else [[]] * len(texts)
     tables, gains = [], []
-    for qid, vector, words in track(list(zip(asked, vectors, stems, strict=True)), "fitting weights"):
+    asked = list(zip(texts, vectors, stems, graded, strict=True))
+    for text, vector, words, grades in track(asked, "fitting weights"):
         table = index.maker.tables(vector[None])[0]
-        own = remembered.get(queries[qid].text)
-        evidence = index.evidence(table, words, s.depth, leave_out=own)
-        graded = {row_of[d]: grade for d, grade in judgements[qid].items() if grade > 0 and d in row_of}
+        evidence = index.evidence(table, words, s.depth, leave_out=remembered.get(text), memory=memory)
         tables.append(evidence.features)
-        gains.append(np.asarray([graded.get(int(row), 0) for row in evidence.rows], np.float64))
+        gains.append(np.asarray([grades.get(int(row), 0) for row in evidence.rows], np.float64))
     return tables, gains
 
 
