@@ -123,11 +123,7 @@ def evaluate_with_run(
         code_of=code_of,
         seen=None if split == "train" else trained_on(corpus),
         identifiers=codes | queries_per_code(code_of, judgements),
-        timings={
-            "fit_seconds": retriever.fit_seconds,
-            "search_seconds": seconds,
-            "search_ms_per_query": 1000 * seconds / max(1, len(queries)),
-        },
+        timings=timings_of(retriever, seconds, len(queries)),
         settings=retriever.describe()["settings"],
         seed=seed,
     )
@@ -163,6 +159,15 @@ def found_by_codes(
         return search_all(retriever, queries, depth + codes.get("bucket_max", 0), exclude_history)[0]
     finally:
         retriever.adjust(before)
+
+
+def timings_of(retriever: Retriever, search_seconds: float, queries: int) -> dict[str, float]:
+    """Seconds of the fit and of the search of so many queries."""
+    return {
+        "fit_seconds": retriever.fit_seconds,
+        "search_seconds": search_seconds,
+        "search_ms_per_query": 1000 * search_seconds / max(1, queries),
+    }
 
 
 def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:
