@@ -67,6 +67,11 @@ def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
         return Weights(prior, "nothing")
     usable[3:] = False  # a sentence is not like the queries that are remembered
     tables, gains = taken_sentences(index, corpus)
+    # A sentence shares its author's vocabulary, so it overstates what words are worth to people who ask: where it says
+    # that words are worth more than meaning, it is not believed. On FiQA's dev questions that would cost 0.013.
+    both = fit_weights(tables, gains, prior, usable & (fusion.EVEN > 0))
+    if both[2] > both[0]:
+        return Weights(prior, "sentences", len(tables))
     return Weights(fit_weights(tables, gains, prior, usable), "sentences", len(tables))
 
 
