@@ -23,7 +23,7 @@ from callslip.storage.check import check
 QUICK = {"encoder": "scratch", "epochs": 10, "batch_size": 64, "decoder_width": 32, "history_width": 32, "width": 4}
 QUICK |= {"rounds": 1, "round_epochs": 4, "rqvae_epochs": 10, "leaf": 3}
 HARDLY = {"epochs": 1, "round_epochs": 1, "rqvae_epochs": 1, "level_epochs": 1, "warmup_epochs": 1, "ranker_epochs": 1}
-SLOW = ("genret", "hybrid")
+SLOW = ("genret", "hybrid", "dense-trained")  # the last trains a real encoder, not the scratch one
 ONLY_LOGS = [name for name in METHODS if issubclass(find(name).load(), Recommender)]
 NAMES = [*ONLY_LOGS, "tiger", "deep-retrieval", "recforest", "uri", "item-knn+sasrec"]
 ASKED = Query("q", "", ("soap-2", "soap-3", "soap-4"))

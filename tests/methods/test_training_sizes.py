@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from planned_fit import plan
 from small_t5 import save_small_t5
+from training_spies import plan
 
 BASE: dict[str, Any] = {
     "width": 4, "length": 2, "batch_size": 14, "epochs": 1, "decoder_width": 24, "decoder_layers": 1,

@@ -26,7 +26,7 @@ from callslip.index.entries import Entries
 from callslip.index.memory import Memory
 from callslip.index.retriever import Found, Learned, Retriever
 from callslip.methods.tied_residual.learning import learned
-from callslip.methods.tied_residual.settings import TiedResidualSettings
+from callslip.methods.tied_residual.settings import PRESETS, TiedResidualSettings
 from callslip.methods.tied_residual.weights import Weights, fitted_weights
 from callslip.search import fusion
 from callslip.search.bm25 import WordIndex
@@ -53,6 +53,7 @@ class TiedResidual(Retriever):
     """Ranks documents by their codes, their words, and the earlier queries that they answered."""
 
     Settings = TiedResidualSettings
+    presets = PRESETS
     search_settings = frozenset({"candidates", "depth", "words", "memory", "backend", "device"})
     learns_from_queries = True
     settings: TiedResidualSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from callslip.errors import BadSetting
 from callslip.index.settings import EncoderSettings
@@ -49,3 +49,10 @@ class TiedResidualSettings(EncoderSettings):
         check_share(self, "b")
         if self.tree is not None and self.tree > min(2, self.length):
             raise BadSetting(f"setting 'tree' is {self.tree}", "Use 1 or 2, and at most `length`.")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"length": 48, "held_out": 200},
+    "codes": {"words": False, "memory": False, "held_out": 0},
+}
+"""`codes` ranks by codes alone."""
