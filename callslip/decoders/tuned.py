@@ -26,12 +26,20 @@ TOP = 2
 class TunedWriter(WrappedWriter):
     """Reads `Tokens`: the encoder turns them into a vector, and the writer into a code."""
 
-    def __init__(self, encoder: str, writer: CodeWriter, trained: Trained, max_length: int | None = None) -> None:
+    def __init__(
+        self,
+        encoder: str,
+        writer: CodeWriter,
+        trained: Trained,
+        max_length: int | None = None,
+        dim: int | None = None,
+    ) -> None:
         super().__init__()
-        loaded = load_encoder(encoder, device="cpu", max_length=max_length, backend="torch")
+        loaded = load_encoder(encoder, device="cpu", max_length=max_length, backend="torch", dim=dim)
         if not isinstance(loaded, TransformerEncoder):
             raise Unsupported(f"the encoder {encoder!r} has no layers to train", "Use minilm, or train_encoder=none.")
         self.tokens_of, self.filler, self.longest = loaded.tokens, loaded.pad_id, loaded.max_length
+        self.dim = loaded.dim
         self.encoder: PooledModel = loaded.runner.model  # type: ignore[attr-defined]
         self.writer = writer
         for part in [self.encoder] if trained == "all" else layers_of(self.encoder)[-TOP:]:
@@ -48,7 +56,7 @@ class TunedWriter(WrappedWriter):
 
     def memory(self, texts: Tokens) -> Tensor:
         """The encoder's unit vectors, [B, dim]."""
-        return functional.normalize(self.encoder(texts.ids, texts.mask), dim=-1)
+        return functional.normalize(self.encoder(texts.ids, texts.mask)[:, : self.dim], dim=-1)
 
 
 def layers_of(model: nn.Module) -> Sequence[nn.Module]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
+    from callslip.encoders.modules import Kind
     from callslip.index.rows import Rows
 
 T5 = "t5"
@@ -111,15 +112,15 @@ class VectorReader:
 
     def encode_corpus(self, corpus: Corpus) -> np.ndarray:
         """The vector of every document, [N, dim]."""
-        return self.texts.cached([document.content for document in corpus], "encoding documents")
+        return self.texts.documents(corpus, "encoding documents")
 
     def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
         """The vectors of documents that are added, [n, dim]."""
-        return self.texts.cached([document.content for document in documents], "encoding new documents")
+        return self.texts.documents(documents, "encoding new documents")
 
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
         """One vector a query, for similarity."""
-        return self.texts.encode([query.text for query in queries])
+        return self.texts.queries(queries)
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         """Queries as the model reads them, given their vectors."""
@@ -140,7 +141,7 @@ class VectorReader:
 
     def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         """Texts to train on and, after them, documents, as the model reads them."""
-        found = self.texts.cached(texts, "encoding training texts")
+        found = self.texts.training(texts)
         return np.concatenate([found, vectors]) if documents else found
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
@@ -180,18 +181,31 @@ class TunedReader(VectorReader):
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
         from callslip.decoders.tuned import TunedWriter
 
-        return TunedWriter(self.settings.encoder, writer, self.settings.train_encoder, self.settings.max_length)
+        s = self.settings
+        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         own = self.settings.encoder_learning_rate
         return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        return self.model.tokenize([query.text for query in queries], self.settings.seq2seq_length)
+        return self.tokenize([query.text for query in queries])
+
+    def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
+        return self.tokenize([], documents)
 
     def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
-        texts = texts + [document.content for document in documents]
+        return self.tokenize(texts, documents)
+
+    def tokenize(self, queries: list[str], documents: Iterable[Document] = ()) -> list[list[int]]:
+        """Token ids of queries and, after them, documents, as the model reads them: with the encoder's prompts."""
+        contents = [document.content for document in documents]
+        texts = [*self.prompted(queries, "query"), *self.prompted(contents, "document")]
         return self.model.tokenize(texts, self.settings.seq2seq_length)
+
+    def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
+        """Texts with what the model wants before them."""
+        return self.texts.prompted(texts, kind)
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         device = next(self.model.parameters()).device
@@ -208,6 +222,9 @@ class T5Reader(TunedReader):
         codes = getattr(self.settings, "seq2seq_codes", "codebooks")
         widths = [int(width) for width in widths]
         self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
+
+    def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
+        return texts  # the encoder's prompts are not T5's
 
     def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0

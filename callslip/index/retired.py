@@ -48,11 +48,22 @@ RETIRED: dict[str, Any] = CONSTANTS | {
 """Names that manifests of earlier versions may hold, and their former defaults."""
 
 
+FORMER: dict[str, Any] = {"query_prompt": "", "document_prompt": ""}
+"""Settings that earlier versions did not have, as they acted then where that is not today's default."""
+
+
+def as_fitted(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a manifest, and those that an earlier version did not name."""
+    known = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    return {name: value for name, value in FORMER.items() if name in known} | dict(values)
+
+
 def saved_settings(cls: type[S], values: Mapping[str, Any]) -> S:
     """Settings that this or an earlier version saved, without those that the method no longer has.
 
     A warning names retired settings whose values had an effect.
     """
+    values = as_fitted(cls, values)
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     gone = {name: value for name, value in values.items() if name not in known and name in RETIRED}
     changed = [f"{name}={value}" for name, value in gone.items() if value != RETIRED[name] and name in CONSTANTS]

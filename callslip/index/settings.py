@@ -31,6 +31,15 @@ class EncoderSettings:
     available."""
     device: str | None = None
     """cpu, cuda or mps; none chooses the best device available."""
+    vector_size: int | None = None
+    """Numbers kept of each vector, from the first, for encoders trained so (Matryoshka); none keeps all."""
+    query_prompt: str | None = None
+    """Text written before each query, such as `query: ` for E5; none is what the checkpoint's files say."""
+    document_prompt: str | None = None
+    """Text written before each document, such as `passage: ` for E5; none is what the checkpoint's files say."""
+
+    def check(self) -> None:
+        check_range(self, vector_size=1)
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,10 @@ class VectorRetriever(Retriever):
         self._nearest = Nearest(vectors, s.index, s.neighbours, s.effort)
 
     def build(self, corpus: Corpus) -> None:
-        self.index(self.project(self.texts.cached([document.content for document in corpus], "encoding documents")))
+        self.index(self.project(self.texts.documents(corpus, "encoding documents")))
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        vectors = self.project(self.texts.encode([query.text for query in queries]))
+        vectors = self.project(self.texts.queries(queries))
         return [Found(*one) for one in self._nearest.search(vectors, k, mask, self.settings.effort)]
 
     def adjusted(self, names: frozenset[str]) -> None:
@@ -74,8 +74,7 @@ class VectorRetriever(Retriever):
             self.texts.adjust(self.settings)
 
     def prepare(self, documents: list[Document]) -> Parts:
-        texts = [document.content for document in documents]
-        return {"vectors": self.project(self.texts.cached(texts, "encoding new documents"))}
+        return {"vectors": self.project(self.texts.documents(documents, "encoding new documents"))}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.index(np.concatenate([self.vectors, parts["vectors"]]))

@@ -69,7 +69,7 @@ class GLEN(GenerativeRetriever):
     def new_words(self, pieces: EncoderPieces | None) -> None:
         """Make an untrained model whose word embeddings start as the encoder has them."""
         s = self.settings
-        encoded = spread(self.texts.cached([plain(piece) for piece in self.vocabulary], "encoding words"))
+        encoded = spread(self.texts.cached([plain(piece) for piece in self.vocabulary], "encoding words", "plain"))
         table = spread(pieces.table(self.vocabulary)) if pieces is not None and s.embeddings == "table" else None
         begin = encoded if table is None else table
         self.reader.shape = self.writer_shape() | {

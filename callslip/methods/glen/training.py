@@ -69,7 +69,10 @@ class Training:
             rows += range(len(corpus))
         distinct, text = number_texts(texts)
         row = np.array(rows, dtype=np.int64)
-        vectors = self.index.texts.cached(distinct, "encoding training texts")
+        # Documents keep the vectors of documents; an encoder may want another prompt before queries.
+        vectors, asked = np.empty((len(distinct), self.documents.shape[1]), np.float32), np.unique(text[: len(pairs)])
+        vectors[text[len(pairs) :]] = self.documents[row[len(pairs) :]]
+        vectors[asked] = self.index.texts.training([distinct[number] for number in asked])
         return LabelledTexts(vectors, text, row, Answers(text, row, len(corpus)))
 
     def learn_keywords(self, codes: np.ndarray) -> None:

@@ -41,7 +41,7 @@ class TiedAtomic(VectorRetriever):
     def build(self, corpus: Corpus) -> None:
         s, self.log = self.settings, None
         teacher = self.open_teacher()  # a wrong name must not cost the encoding of the corpus
-        vectors = self.texts.cached([document.content for document in corpus], "encoding documents")
+        vectors = self.texts.documents(corpus, "encoding documents")
         with seeded(s.seed):
             self.model = self.new_model(vectors.shape[1])
             pairs = training_pairs(corpus, s) if s.epochs else []

@@ -55,7 +55,7 @@ class Training:
         s, row_of = self.settings, corpus.rows()
         texts, text = number_texts([pair.query for pair in pairs])
         row = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        vectors = self.index.texts.cached(texts, "encoding training texts")
+        vectors = self.index.texts.training(texts)
         words = WordIndex().index([document.content for document in corpus])
         answers = Answers(text, row, len(corpus))
         candidates = hard_candidates(words.scores_of(texts), answers, s.negatives_from)
