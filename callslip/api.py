@@ -34,7 +34,7 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
 
 def fit(
     corpus: Corpus | str | Path | Iterable[Document],
-    method: str | Retriever = DEFAULT,
+    method: str | type[Retriever] | Retriever = DEFAULT,
     out: str | Path | None = None,
     *,
     preset: str | None = None,
@@ -43,8 +43,8 @@ def fit(
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
-    `method` is a name, or an unfitted retriever with its settings. With `checkpoints` the training is saved
-    at intervals; they are removed once the index is saved.
+    `method` is a name, a class of one's own, or an unfitted retriever with its settings. With `checkpoints` the
+    training is saved at intervals; they are removed once the index is saved.
     """
     if isinstance(method, Retriever):
         if settings or preset:
@@ -62,19 +62,22 @@ def fit(
     return retriever
 
 
-def load(path: str | Path, *, store: str | None = None) -> Retriever:
+def load(path: str | Path, *, store: str | None = None, method: type[Retriever] | None = None) -> Retriever:
     """Open a saved index; it lives in its folder from then on. The folder's manifest names the method.
 
     `store` is the address of the database that the index is known to keep its documents in. A manifest alone is not
-    followed there: see `callslip.runtime.consent`.
+    followed there: see `callslip.runtime.consent`. `method` is the class of an index that was fitted with a class; a
+    manifest cannot have it imported.
     """
     if store is not None:
         consent.trust(consent.STORE, store)
     home = Home.open(path)
     try:
-        retriever = make_saved(home.manifest["method"], home.manifest["settings"])
+        retriever = make_saved(method or home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:
         home.close()
+        if isinstance(error, UnknownName) and error.kind == "method":
+            _refuse_plugin(path, home.manifest)
         version = home.manifest.get("versions", {}).get("callslip", "an unknown version")
         raise CallslipError(
             f"{path} was saved by another version of callslip ({version}), which this one cannot open: {error.problem}",
@@ -89,6 +92,25 @@ def load(path: str | Path, *, store: str | None = None) -> Retriever:
         home.close()
         raise IndexCorrupt(home.snapshot, f"is no index of {retriever.method}: {_said(error)}") from None
     return retriever
+
+
+def _refuse_plugin(path: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Name the package or class that an index needs, if the manifest says."""
+    plugin, method = manifest.get("plugin"), manifest["method"]
+    if not isinstance(plugin, dict):
+        return
+    cls, package = str(plugin.get("class", "?"))[:200], str(plugin.get("package", ""))[:200]
+    if package and ":" not in method:
+        raise CallslipError(
+            f"{path} was fitted with the method {method!r} of the package {package} {plugin.get('version', '')}, "
+            "which is not installed",
+            f"If you trust it: pip install {package}.",
+        )
+    raise CallslipError(
+        f"{path} was fitted with the class {cls}, which is no installed plugin"
+        + (f" (package {package})" if package else ""),
+        f"Open it with the class: callslip.load(path, method={cls.rpartition(':')[2]}).",
+    )
 
 
 def check(path: str | Path) -> Checked:
