@@ -17,8 +17,11 @@ from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
 if TYPE_CHECKING:
+    from callslip.encoders.given import Encode
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
+    from callslip.index.code_table import CodeTable
+    from callslip.index.given import Vectors
     from callslip.storage.check import Checked
     from callslip.training.checkpoints import Checkpoints
 
@@ -40,11 +43,17 @@ def fit(
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
+    vectors: Vectors | None = None,
+    query_vectors: Vectors | Encode | None = None,
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
     `method` is a name, a class of one's own, or an unfitted retriever with its settings. With `checkpoints` the
     training is saved at intervals; they are removed once the index is saved.
+
+    `vectors` are used in place of the encoder's: an array in the order of the documents, a mapping by doc_id, or a .npy
+    or .parquet file. Queries are then encoded by the setting `encoder`, which must be the one that made them, or come
+    with `query_vectors`: the same kinds, by query_id, or a callable that takes a list of texts.
     """
     if isinstance(method, Retriever):
         if settings or preset:
@@ -54,7 +63,12 @@ def fit(
         retriever = make(method, settings, preset=preset)
     if out is not None:
         check_writable(out)
-    retriever.fit(as_corpus(corpus), checkpoints)
+    data = as_corpus(corpus)
+    if vectors is not None or query_vectors is not None:
+        from callslip.index.given import give
+
+        give(retriever, data, vectors, query_vectors)
+    retriever.fit(data, checkpoints)
     if out is not None:
         retriever.save(out)
         if checkpoints is not None:
@@ -62,12 +76,20 @@ def fit(
     return retriever
 
 
-def load(path: str | Path, *, store: str | None = None, method: type[Retriever] | None = None) -> Retriever:
+def load(
+    path: str | Path,
+    *,
+    store: str | None = None,
+    method: type[Retriever] | None = None,
+    vectors: Vectors | None = None,
+    query_vectors: Vectors | Encode | None = None,
+) -> Retriever:
     """Open a saved index; it lives in its folder from then on. The folder's manifest names the method.
 
     `store` is the address of the database that the index is known to keep its documents in. A manifest alone is not
     followed there: see `callslip.runtime.consent`. `method` is the class of an index that was fitted with a class; a
-    manifest cannot have it imported.
+    manifest cannot have it imported. `query_vectors` are those of queries to come, or a callable, if the index was
+    fitted with given vectors; `vectors`, those of documents to be added.
     """
     if store is not None:
         consent.trust(consent.STORE, store)
@@ -91,6 +113,10 @@ def load(path: str | Path, *, store: str | None = None, method: type[Retriever] 
     except Exception as error:  # every hash fits, and what the files say makes no sense: somebody made them by hand
         home.close()
         raise IndexCorrupt(home.snapshot, f"is no index of {retriever.method}: {_said(error)}") from None
+    if vectors is not None or query_vectors is not None:
+        from callslip.index.given import give_more
+
+        give_more(retriever, vectors, query_vectors)
     return retriever
 
 
@@ -150,6 +176,20 @@ def snapshot(path: str | Path, out: str | Path) -> None:
     from callslip.storage.copies import copy_index
 
     copy_index(path, out)
+
+
+def codes(
+    corpus: Corpus | str | Path | Iterable[Document],
+    method: str | type[Retriever] = DEFAULT,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    vectors: Vectors | None = None,
+) -> CodeTable:
+    """The codes that a method would give the documents, without training a model."""
+    from callslip.index.code_table import code_table
+
+    return code_table(make(method, settings, preset=preset), as_corpus(corpus), vectors)
 
 
 def share(path: str | Path, address: str) -> None:

@@ -43,6 +43,7 @@ def register() -> None:
     from callslip.cli import (  # noqa: F401
         add,
         check,
+        codes,
         compact,
         compare,
         delete,

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from callslip.encoders.given import GIVEN, Given
 from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
 from callslip.encoders.scratch import HashedWords, scratch_settings
-from callslip.errors import BadSetting, CallslipError, UnknownName
+from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.runtime import plugins, threads
 
 if TYPE_CHECKING:
@@ -273,7 +274,11 @@ def _check_name(spec: str) -> None:
     """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path
 
-    if spec not in {"minilm", "granite"} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
+    if (
+        spec not in {"minilm", "granite", GIVEN}
+        and not Path(spec).is_dir()
+        and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec)
+    ):
         brought = plugins.plugins(plugins.ENCODERS)
         known = ["minilm", "granite", "scratch", *brought, "the path of a folder", "OWNER/NAME on the hub"]
         raise UnknownName("encoder", spec, known)
@@ -321,6 +326,7 @@ class TextVectors:
 
     def __init__(self, settings: EncoderChoice) -> None:
         self.settings = settings
+        self.given = Given()
         self._encoder: Encoder | None = None
 
     @property
@@ -339,20 +345,49 @@ class TextVectors:
         return self._encoder
 
     def queries(self, queries: Sequence[Query]) -> np.ndarray:
-        """Unit vectors of queries, [n, dim]."""
-        return self.encode([query.text for query in queries])
+        """Unit vectors of queries, [n, dim]: given ones by id, others by their texts."""
+        held = self.given.queries
+        if held is None:
+            return self.encode([query.text for query in queries])
+        others = [query for query in queries if query.query_id not in held]
+        if others and self.given.encode is None and self.settings.encoder == GIVEN:
+            raise Unsupported(
+                f"the query {others[0].query_id!r} has no vector, and the index no encoder for its text",
+                "Give vectors of all queries: --query-vectors FILE (query_vectors=).",
+            )
+        encoded = dict(zip((q.query_id for q in others), self.encode([q.text for q in others]) if others else ()))
+        return np.stack([encoded[q.query_id] if q.query_id in encoded else held.of([q.query_id])[0] for q in queries])
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Unit vectors of the texts of queries, [n, dim], without the cache."""
+        if self.given.encode is not None:
+            return self.given.encoded(texts, None if self.given.documents is None else self.given.documents.dim)
         return self.encoder.encode(texts, kind="query")
 
     def documents(self, documents: Iterable[Document], progress: str) -> np.ndarray:
-        """Unit vectors of documents, [n, dim]."""
-        return self.cached([document.content for document in documents], progress, "document")
+        """Unit vectors of documents, [n, dim]: given ones by doc_id, or else of their texts."""
+        some = list(documents)
+        held = self.given.documents
+        if held is not None and all(document.doc_id in held for document in some):
+            return held.of([document.doc_id for document in some])
+        return self.cached([document.content for document in some], progress, "document")
 
     def training(self, texts: list[str]) -> np.ndarray:
         """Unit vectors of the texts that stand for queries in training, [n, dim]."""
-        return self.cached(texts, "encoding training texts", "query")
+        held = self.given.queries
+        if self.given.encode is not None and texts:
+            return self.given.encoded(texts)
+        if self.settings.encoder != GIVEN:
+            return self.cached(texts, "encoding training texts", "query")
+        if not texts and self.given.documents is not None:
+            return np.zeros((0, self.given.documents.dim), np.float32)
+        missing = [text for text in texts if text not in self.given.by_text]
+        if held is None or missing:
+            raise Unsupported(
+                f"the training text {missing[0][:60] if missing else ''!r} has no vector, and the index no encoder",
+                "Give vectors of the train queries, or a callable, or leave them out: --set train_on_queries=false.",
+            )
+        return held.of([self.given.by_text[text] for text in texts])
 
     def cached(self, texts: list[str], progress: str, kind: Kind) -> np.ndarray:
         """Unit vectors of texts of one kind, [n, dim]; cached, so that each text is encoded only once."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from callslip.encoders.embedded import GRANITE, MINILM, sha256_of
+from callslip.encoders.given import GIVEN
 from callslip.encoders.modules import Layer, Prompts, digest_of, load_modules, read_json, read_modules, read_prompts
 from callslip.errors import BadInput, CallslipError, Unsupported
 from callslip.runtime import consent
@@ -79,6 +80,11 @@ def cache_folder() -> Path | None:
 
 def open_checkpoint(spec: str) -> Checkpoint:
     """`minilm`, `granite`, a folder, or a name on the hub."""
+    if spec == GIVEN:
+        raise Unsupported(
+            "the index has given vectors, and no encoder for texts",
+            "Give vectors of the queries: --query-vectors FILE, or query_vectors=FILE_OR_CALLABLE in fit and load.",
+        )
     if spec == "minilm":
         return from_folder(MINILM.folder_of_verified_files(), name="minilm")
     if spec == "granite":

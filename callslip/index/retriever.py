@@ -319,7 +319,7 @@ class Retriever:
     def _as_query(self, number: int, query: str | Query) -> Query:
         if not isinstance(query, (str, Query)):
             raise BadSetting(f"a query is a text or a Query, not {type(query).__name__}")
-        return query if isinstance(query, Query) else Query(str(number), query)
+        return query if isinstance(query, Query) else Query(f"#{number}", query)  # no id of a corpus
 
     def _hits(self, found: Found, k: int, texts: bool = True) -> Hits:
         rows = [int(row) for row in found.rows[:k]]

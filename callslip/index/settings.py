@@ -23,7 +23,8 @@ class EncoderSettings:
         check_all(self)
 
     encoder: str = "minilm"
-    """Encoder: minilm (embedded), granite, or any Hugging Face encoder by name or path."""
+    """Encoder: minilm (embedded), granite, or any Hugging Face encoder by name or path; `given` if queries come with
+    vectors of their own."""
     max_length: int | None = None
     """Maximum number of word pieces the encoder reads of each text; none is the encoder's own limit."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
@@ -230,7 +231,8 @@ class SavedCodesSettings:
         check_all(self)
 
     codes_from: str | None = None
-    """Saved index whose codes are used instead of the method's own; it must hold every document of the corpus."""
+    """Saved index or file of codes (.csv, .parquet, .json, .npy) whose codes are used instead of the method's own; it
+    must hold every document of the corpus."""
 
 
 @dataclass(frozen=True)
