@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from callslip.api import compare, evaluate, fit, load
+    from callslip.api import codes, compare, evaluate, fit, load
     from callslip.corpus.documents import Corpus, Document, Query
     from callslip.corpus.load import load_corpus
     from callslip.errors import CallslipError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from callslip.search.hits import Hit, Hits
 
 _WHERE = {
+    "codes": "callslip.api",
     "fit": "callslip.api",
     "load": "callslip.api",
     "evaluate": "callslip.api",
@@ -55,6 +56,7 @@ __all__ = [
     "Range",
     "Retriever",
     "__version__",
+    "codes",
     "compare",
     "evaluate",
     "fit",

@@ -31,6 +31,7 @@ LAYERS = {
     "evaluation": 6,
     "api": 7,
     "server": 8,
+    "adapters": 8,
     "cli": 9,
     "__main__": 10,
 }

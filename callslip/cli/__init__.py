@@ -51,6 +51,7 @@ def register() -> None:
         evaluate,
         fit,
         inspect,
+        mcp,
         methods,
         report,
         search,

@@ -24,6 +24,7 @@ from callslip.server.guard import CLIENT, Rule
 from callslip.server.inference import Asked
 from callslip.server.page import PAGE
 from callslip.server.serving import Served
+from callslip.server.tools import ServedTools
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): Rule("open"),
@@ -32,6 +33,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/indexes"): Rule("search"),
     ("POST", "/v1/search"): Rule("search", infers=True),
     ("POST", "/v1/explain"): Rule("search", infers=True),
+    ("POST", "/mcp"): Rule("search", infers=True),
     ("GET", "/v1/documents/{doc_id:path}"): Rule("search"),
     ("PUT", "/v1/documents/{doc_id:path}"): Rule("write", large=True),
     ("DELETE", "/v1/documents/{doc_id:path}"): Rule("write"),
@@ -68,6 +70,11 @@ def add_routes(app: FastAPI, server: Server) -> None:
     _add_search(app, server)
     _add_documents(app, server)
     _add_codes(app, server)
+
+
+def tools_of(server: Server) -> ServedTools:
+    """The tools of an agent on the first index."""
+    return ServedTools(server, _document)
 
 
 def _add_plain(app: FastAPI, server: Server) -> None:
