@@ -13,6 +13,7 @@ from callslip.errors import BadSetting, CallslipError, IndexCorrupt, UnknownName
 from callslip.index.retriever import Retriever
 from callslip.methods import DEFAULT, find, make, make_saved
 from callslip.runtime import consent
+from callslip.storage import hub
 from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
@@ -84,7 +85,8 @@ def load(
     vectors: Vectors | None = None,
     query_vectors: Vectors | Encode | None = None,
 ) -> Retriever:
-    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method.
+    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method. An address
+    hf://OWNER/NAME@REVISION is one of the Hugging Face hub, opened read-only.
 
     `store` is the address of the database that the index is known to keep its documents in. A manifest alone is not
     followed there: see `callslip.runtime.consent`. `method` is the class of an index that was fitted with a class; a
@@ -93,7 +95,9 @@ def load(
     """
     if store is not None:
         consent.trust(consent.STORE, store)
-    home = Home.open(path)
+    home = Home.open(hub.fetch_index(str(path)) if hub.is_address(path) else path)
+    if hub.is_address(path):
+        hub.refuse_changes(home, str(path))
     try:
         retriever = make_saved(method or home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:
@@ -175,7 +179,12 @@ def snapshot(path: str | Path, out: str | Path) -> None:
     """Copy a saved index as it is at one moment, while others search and change it."""
     from callslip.storage.copies import copy_index
 
-    copy_index(path, out)
+    copy_index(hub.fetch_index(str(path)) if hub.is_address(path) else path, out)
+
+
+def push(path: str | Path, name: str, *, private: bool = True, message: str = "") -> str:
+    """Upload a saved index, documents included, to OWNER/NAME on the Hugging Face hub; its address there."""
+    return hub.push_index(path, name, private=private, message=message)
 
 
 def codes(

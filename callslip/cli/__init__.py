@@ -53,6 +53,7 @@ def register() -> None:
         inspect,
         mcp,
         methods,
+        push,
         report,
         search,
         serve,
