@@ -15,6 +15,7 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
+from callslip.errors import BadSetting
 from callslip.index import model_files
 from callslip.index.settings import HistoryQuerySettings, T5Settings, TunedEncoderSettings
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
@@ -214,11 +215,15 @@ class TunedReader(VectorReader):
 
 
 class T5Reader(TunedReader):
-    """A T5 that reads the text of a query itself and writes its code."""
+    """A T5, or a decoder-only language model, that reads the text of a query itself and writes its code."""
 
     def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
+        from callslip.decoders.causal import CausalCodeWriter, is_causal
         from callslip.decoders.t5 import T5CodeWriter
 
+        if is_causal(self.settings.seq2seq):
+            self.use(CausalCodeWriter.from_pretrained(self.settings.seq2seq, widths, with_end=with_end))
+            return
         codes = getattr(self.settings, "seq2seq_codes", "codebooks")
         widths = [int(width) for width in widths]
         self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
@@ -233,9 +238,10 @@ class T5Reader(TunedReader):
         self.model.save(folder / T5)
 
     def load(self, folder: Path, builder: Builder) -> None:
+        from callslip.decoders.causal import CausalCodeWriter, is_causal
         from callslip.decoders.t5 import T5CodeWriter
 
-        self.use(T5CodeWriter.load(folder / T5))
+        self.use((CausalCodeWriter if is_causal(folder / T5) else T5CodeWriter).load(folder / T5))
         self.model.eval()
 
 
@@ -380,9 +386,13 @@ def reader_for(settings: Any, corpus: Corpus, texts: TextVectors, rows: Rows) ->
         training_sequences(corpus)  # or an error, before anything is encoded
         return HistoryReader(settings, texts, rows, kind, has_texts(corpus))
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:
+        from callslip.decoders.causal import is_causal
         from callslip.decoders.t5 import check_checkpoint
 
-        check_checkpoint(settings.seq2seq)  # a wrong name must not cost the encoding of the corpus
+        if not is_causal(settings.seq2seq):
+            check_checkpoint(settings.seq2seq)  # a wrong name must not cost the encoding of the corpus
+        elif getattr(settings, "seq2seq_codes", "tokens") == "codebooks":
+            raise BadSetting("seq2seq_codes=codebooks with a decoder-only model", "Use seq2seq_codes=tokens.")
     return text_reader(settings, texts, rows)
 
 

@@ -210,9 +210,9 @@ class T5Settings(TunedEncoderSettings):
     heading: ClassVar[str] = TunedEncoderSettings.heading
 
     seq2seq: str | None = None
-    """T5 checkpoint (name or folder), fine-tuned as a whole: it reads the query's text and writes its code, in place of
-    the small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
-    recommended."""
+    """T5 checkpoint (name or folder) or decoder-only language model (folder), fine-tuned as a whole: it reads the
+    query's text and writes its code, in place of the small decoder over the encoder's vector. Needs a learning rate of
+    about 5e-4 and batches of about 32; a GPU is recommended."""
 
     def check(self) -> None:
         if self.seq2seq is not None and self.train_encoder != "none":
