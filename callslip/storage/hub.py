@@ -18,14 +18,14 @@ from callslip.storage.folder import MANIFEST, read_manifest
 
 SCHEME = "hf://"
 CARD = "README.md"
-_ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_ADDRESS = re.compile(r"hf://?(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 PARTS = ["manifest.json", "generation-*/**", "store-*.sqlite", "store-*.sqlite-ledger"]
 """Files of an index; nothing else of a repository is downloaded."""
 
 
 def is_address(path: object) -> bool:
-    return str(path).startswith(SCHEME)
+    return str(path).startswith("hf:/")  # a Path has one slash of an address
 
 
 def fetch_index(address: str) -> Path:

@@ -73,7 +73,7 @@ def test_pushed_loaded_and_read_only(hub, saved, tmp_path):
         and ("create", "me/my-index", {"private": True, "exist_ok": True}) in hub.calls
     )
     wanted = callslip.load(saved).search("violin", 5)
-    for name in (address, "hf://me/my-index"):
+    for name in (address, "hf://me/my-index", Path(address)):  # the command line makes paths of its arguments
         index = callslip.load(name)
         assert [(h.doc_id, h.score) for h in index.search("violin", 5)] == [(h.doc_id, h.score) for h in wanted]
         with pytest.raises(CallslipError):
