@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from callslip.runtime import threads
+from callslip.runtime.process import prepare_threads
 
-threads.prepare(searching=True)
+prepare_threads(searching=True)
 START = "import sys; sys.argv = ['callslip', *sys.argv[1:]]; from callslip.cli import main; main()"
 
 

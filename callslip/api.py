@@ -98,6 +98,7 @@ def load(
     home = Home.open(hub.fetch_index(str(path)) if hub.is_address(path) else path)
     if hub.is_address(path):
         hub.refuse_changes(home, str(path))
+    consent.remember_manifest(home.manifest["settings"])
     try:
         retriever = make_saved(method or home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:

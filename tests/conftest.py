@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def small_corpus() -> Corpus:
                 queries[query_id] = Query(query_id, phrase.format(word, own))
                 split[query_id] = {doc_id: 1}
     return Corpus(documents, queries, {"train": train, "test": test}, name="small")
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """spy(owner, name) -> a list that gets the arguments of each call by name, with its `result`."""
+    from training_spies import spy_on  # imports torch
+
+    return partial(spy_on, monkeypatch)

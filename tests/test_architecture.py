@@ -105,7 +105,7 @@ LIGHT = [
     "callslip.identifiers.table",
     "callslip.identifiers.quality",
     "callslip.storage.folder",
-    "callslip.storage.documents",
+    "callslip.storage.rows",
     "callslip.storage.home",
     "callslip.storage.check",
     "callslip.storage.drift",

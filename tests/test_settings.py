@@ -118,6 +118,25 @@ def test_recipes(tmp_path):
         read_recipe(tmp_path / "none.toml")
 
 
+def test_only_the_preset_paper_reads_a_recipe(monkeypatch):
+    read = []
+
+    def reader(name):
+        read.append(name)
+        return read_recipe(name)
+
+    monkeypatch.setattr("callslip.recipes.read_recipe", reader)
+    make("genret", preset="quick")
+    make("genret")
+    with pytest.raises(BadSetting, match="no preset 'papr'") as caught:
+        make("genret", preset="papr")
+    assert read == [] and "paper" in caught.value.remedy and "quick" in caught.value.remedy
+    index = make("genret", preset="paper")
+    assert read == ["genret-paper"]
+    assert index.settings == make("genret", read_recipe("genret-paper").settings).settings
+    assert list(find("genret").presets()) == find("genret").preset_names()
+
+
 def test_unknown_methods_and_presets():
     with pytest.raises(UnknownName, match="Did you mean 'dense'"):
         make("dens")

@@ -1,14 +1,20 @@
-"""Spies on a training: the calls of chosen functions, every optimiser step, and the search settings of an index."""
+"""Spies on a fit: calls of chosen functions, every optimiser step, and the phases of a fit that takes no steps; and the
+checks that several methods share."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
+import sys
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
@@ -16,6 +22,116 @@ from callslip.encoders.encoder import TextVectors
 from callslip.methods import make
 from callslip.training import loop
 from callslip.training.texts import Texts
+
+
+def watch(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, record: Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+) -> None:
+    """After each call of `owner.name`, give its positional arguments, keyword arguments and result to `record`."""
+    inner = getattr(owner, name)
+
+    def watched(*arguments: Any, **more: Any) -> Any:
+        result = inner(*arguments, **more)
+        record(arguments, more, result)
+        return result
+
+    patch.setattr(owner, name, watched)
+
+
+def spy_on(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[dict[str, Any]]:
+    """A list that gets the arguments of each call of `owner.name`, by their names, with its `result`."""
+    calls: list[dict[str, Any]] = []
+    signature = inspect.signature(getattr(owner, name))
+
+    def record(arguments: tuple[Any, ...], more: dict[str, Any], result: Any) -> None:
+        bound = signature.bind(*arguments, **more)
+        bound.apply_defaults()
+        calls.append(bound.arguments | {"result": result})
+
+    watch(patch, owner, name, record)
+    return calls
+
+
+@dataclass
+class Phase:
+    """What the training loop was asked to do."""
+
+    name: str
+    module: torch.nn.Module
+    batches: Callable[[int], Any]
+    objective: Callable[[Any, float], dict[str, torch.Tensor]]
+    epochs: int
+    steps: int
+    learning_rate: float
+    more: dict[str, Any]
+    batch_lists: list[list[Any]] = field(default_factory=list)
+    """The batches of each epoch, if the phase was run through."""
+    terms: list[dict[str, float]] = field(default_factory=list)
+    """The terms of the first batch of each epoch, if the phase was run through."""
+
+    @property
+    def weight_decay(self) -> float:
+        decay = self.more["weight_decay"]
+        return decay("any") if callable(decay) else decay
+
+    def first(self, epoch: int = 0) -> Any:
+        """The first batch of an epoch."""
+        return next(iter(self.batches(epoch)))
+
+    def run_through(self) -> None:
+        """Draw the batches of every epoch and compute the terms of the first, without a step."""
+        for epoch in range(self.epochs):
+            self.batch_lists.append(list(self.batches(epoch)))
+            with torch.no_grad():
+                terms = self.objective(self.batch_lists[-1][0], epoch / self.epochs)
+            self.terms.append({name: float(value) for name, value in terms.items()})
+        self.module.eval()
+
+
+def without_steps(patch: pytest.MonkeyPatch, see: Callable[[Phase], None] = lambda phase: None) -> list[Phase]:
+    """Replace the training loop by one that takes no steps; a list that gets the phases. `see` is called in the place
+    of the training, with its phase."""
+    phases: list[Phase] = []
+
+    def record(module, batches, objective, *, epochs, steps_per_epoch, learning_rate, phase="", log=None, **more):
+        phases.append(Phase(phase, module, batches, objective, epochs, steps_per_epoch, learning_rate, more))
+        see(phases[-1])
+        return loop.TrainingLog() if log is None else log
+
+    train = loop.train
+    own = [module for name, module in sys.modules.items() if name.startswith("callslip.")]
+    for module in [module for module in own if vars(module).get("train") is train]:
+        patch.setattr(module, "train", record)
+    return phases
+
+
+@dataclass
+class Plan:
+    """An index that was fitted without training, and the phases that the training would have had, by name."""
+
+    index: Any
+    corpus: Corpus
+    phases: dict[str, Phase] = field(default_factory=dict)
+
+    @property
+    def codes(self) -> np.ndarray:
+        return self.index.identifiers.in_row_order()[1].astype(np.int64)
+
+    @functools.cached_property
+    def examples(self) -> Any:
+        return self.index.examples(self.corpus)
+
+
+def plan(method: str, corpus: Corpus, values: Mapping[str, Any], preset: str | None = None) -> Plan:
+    """Fit without training."""
+    made = Plan(make(method, values, preset=preset), corpus)
+    with pytest.MonkeyPatch.context() as patch:
+        phases = without_steps(patch)
+        made.index.fit(corpus)
+    made.phases = {phase.name: phase for phase in phases}
+    if made.index.model is not None:
+        made.index.model.eval()
+    return made
 
 
 @dataclass
@@ -65,15 +181,12 @@ class Spies:
 
     def spy(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         """Record the calls of `owner.name`; keyword arguments count as further positional ones."""
-        inner = getattr(owner, name)
 
-        def spied(*arguments: Any, **more: Any) -> Any:
-            result = inner(*arguments, **more)
+        def record(arguments: tuple[Any, ...], more: dict[str, Any], result: Any) -> None:
             phase = self.phases[-1][0] if self.phases else ""
             self.calls[name].append(Call((*arguments, *more.values()), result, phase))
-            return result
 
-        patch.setattr(owner, name, spied)
+        watch(patch, owner, name, record)
 
     def spy_steps(self, patch: pytest.MonkeyPatch, weights: bool = False) -> None:
         """Record every phase of training and every optimiser step; with `weights`, the model around each phase."""
@@ -150,11 +263,11 @@ def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:
 
 def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> None:
     """Each search setting of a generative index decides what it names: codes written, scores and order."""
-    from callslip.search import decode
+    from callslip.search import candidates
 
     documents = len(index)
     spies = Spies()
-    spies.spy(patch, decode, "best_codes")
+    spies.spy(patch, candidates, "best_codes")
     for beam in (2, 3):
         index.adjust({"beam": beam, "decoding": "beam"}).search(query, k=1)
         assert spies.calls["best_codes"][-1].arguments[3] == beam

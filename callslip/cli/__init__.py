@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import nullcontext
 
 import typer
 
 from callslip import __version__
 from callslip.cli import terminal
 from callslip.errors import CallslipError
-from callslip.runtime import threads
-from callslip.runtime.interrupts import outside_imports
 from callslip.runtime.patience import patience
+from callslip.runtime.process import outside_imports, prepare_threads
 
 SEARCHING = (["search"], ["evaluate"], ["serve"])
 """Commands with short computations, whose threads should sleep instead of spinning while idle."""
@@ -65,14 +65,16 @@ def register() -> None:
 
 def main() -> None:
     """Run a command. User errors are printed without a traceback; Ctrl-C exits with 130."""
-    threads.prepare(searching=sys.argv[1:2] in SEARCHING)
+    searching = sys.argv[1:2] in SEARCHING
+    prepare_threads(searching=searching)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor replaced by the caller
         signal.signal(signal.SIGINT, outside_imports(signal.default_int_handler))
     terminal.guard()
     register()
 
     try:
-        with patience(WAIT, terminal.say):
+        # A search takes no lock, and a server waits as long as a request may take.
+        with nullcontext() if searching else patience(WAIT, terminal.say):
             app()
     except CallslipError as error:
         terminal.echo("error: ", fg="red", bold=True, nl=False, err=True)

@@ -51,8 +51,8 @@ def fit(
     ] = True,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
-    from callslip import api
-    from callslip.corpus.logs import has_histories
+    from callslip.api import fit as fit_and_save
+    from callslip.corpus.documents import has_histories
     from callslip.methods import DEFAULT, make
     from callslip.storage.folder import MANIFEST, check_writable
 
@@ -67,14 +67,14 @@ def fit(
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     if (out / MANIFEST).is_file():
         options.say(f"{out} already contains an index, which will be replaced when the new one is saved")
-    if has_histories(data) and not retriever.could_read(histories=True):
+    if not retriever.could_read(histories=True) and has_histories(data):
         options.say(f"{name} reads texts: it ignores the log's histories, and searches items by their texts")
     options.say(f"fitting {name}")
     given: dict[str, Any] = {"vectors": vectors, "query_vectors": query_vectors}
     if checkpoints:
         _fit_with_checkpoints(retriever, data, out, training, resume, resume_from, given)
     else:
-        api.fit(data, retriever, out, **given)
+        fit_and_save(data, retriever, out, **given)
     _tell(retriever, out, name)
 
 
@@ -112,14 +112,14 @@ def _fit_with_checkpoints(
     resume_from: str | None,
     given: dict[str, Any],
 ) -> None:
-    from callslip import api
+    from callslip.api import fit as fit_and_save
     from callslip.training.checkpoints import Checkpoints
 
     keep = Checkpoints(training, resume=resume, again=resume_from)
     command = _without_resume(sys.argv[1:])
     with keep.stop.on_signals(f"Continue it: {shlex.join(['callslip', *command, '--resume'])}"):
         try:
-            api.fit(data, retriever, out, checkpoints=keep, **given)
+            fit_and_save(data, retriever, out, checkpoints=keep, **given)
         except CallslipError as error:
             # An error before the first checkpoint must not block the next fit.
             if not isinstance(error, TrainingStopped) and not resume and keep.nothing_saved():

@@ -142,8 +142,8 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
     from callslip.errors import BadSetting
     from callslip.identifiers.prefix_words import commonest_words, document_frequencies
     from callslip.identifiers.table import code_to_text, text_to_code
-    from callslip.storage.documents import StoredDocuments
     from callslip.storage.home import Home
+    from callslip.storage.rows import StoredDocuments
 
     trie, start = identifiers.trie(), text_to_code(prefix)
     if len(start) > identifiers.length or trie.node_of(start) < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from callslip.corpus.documents import Corpus
+from callslip.corpus.folder import BEIR, find_file
 from callslip.corpus.lines import Intake
 from callslip.corpus.queries import judgements_from, queries_from
 from callslip.corpus.rows import Columns, read_rows
@@ -12,22 +13,10 @@ from callslip.corpus.tables import read_documents
 from callslip.errors import BadInput
 
 
-def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of `names` that exists in the folder; a plain file is preferred to a gzipped one."""
-    return next(
-        (folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()),
-        None,
-    )
-
-
-def is_beir(folder: Path) -> bool:
-    return find_file(folder, "corpus.jsonl") is not None
-
-
 def read_beir(folder: str | Path, intake: Intake, columns: Columns | None = None, *, judged: bool = True) -> Corpus:
     """Read a BEIR folder; only its documents if `judged` is false or it has no queries."""
     folder = Path(folder)
-    file = find_file(folder, "corpus.jsonl")
+    file = find_file(folder, BEIR)
     if file is None:
         raise BadInput(folder, "no corpus.jsonl or corpus.jsonl.gz in this folder", remedy="Give a BEIR folder.")
     corpus = Corpus(read_documents(file, read_rows(file, "jsonl", intake), intake, columns))

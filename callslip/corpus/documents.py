@@ -150,3 +150,9 @@ class Corpus:
             for qid in sorted(self.judgements[split]):
                 for doc_id, grade in sorted(self.judgements[split][qid].items()):
                     yield from ("j", split, qid, doc_id, str(grade))
+
+
+def has_histories(corpus: Corpus) -> bool:
+    """Whether the train queries (all queries, if there is no train split) are histories of items."""
+    queries = corpus.split("train")[0] or corpus.queries
+    return bool(queries) and all(query.history and not query.text for query in queries.values())

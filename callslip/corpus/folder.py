@@ -1,4 +1,5 @@
-"""A folder of text files as a corpus: files are split at their headings, and long sections by length."""
+"""Folders: the kind of corpus that one holds; and folders of text files, which are split at their headings, and long
+sections by length."""
 
 from __future__ import annotations
 
@@ -13,8 +14,33 @@ from callslip.corpus.sections import OUTLINES
 from callslip.corpus.sentences import count_words, split_sentences, word_spans
 from callslip.errors import BadInput
 
+BEIR = "corpus.jsonl"
+"""The file that makes a folder a BEIR folder."""
+LOGS = ("interactions.txt", "interactions.csv", "interactions.tsv", "interactions.jsonl")
 MAX_WORDS = 200
 """Maximum number of words in a part: about as many as fit in an encoder's 256 tokens."""
+
+
+def folder_format(folder: Path) -> str:
+    """The format of a folder, from the files in it: BEIR, an interaction log, or else texts."""
+    if find_file(folder, BEIR):
+        return "beir"
+    return "interactions" if find_log(folder) else "folder"
+
+
+def find_file(folder: Path, *names: str) -> Path | None:
+    """The first of `names` that exists in the folder; a plain file is preferred to a gzipped one."""
+    return next(
+        (folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()),
+        None,
+    )
+
+
+def find_log(folder: Path) -> Path | None:
+    """The interaction log in a folder: interactions.*, or RecBole's NAME.inter."""
+    named = find_file(folder, *LOGS)
+    inter = [path for path in folder.glob("*.inter*") if path.name.removesuffix(".gz").endswith(".inter")]
+    return named or min(inter, default=None)
 
 
 def read_folder(folder: str | Path, intake: Intake, max_words: int = MAX_WORDS) -> list[Document]:

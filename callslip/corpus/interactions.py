@@ -11,23 +11,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from callslip.corpus.beir import find_file
 from callslip.corpus.documents import Corpus, Document, Query
+from callslip.corpus.folder import LOGS, find_file, find_log
 from callslip.corpus.lines import Flaw, Intake, check_id, shown
 from callslip.corpus.rows import Columns, Row, find_column, need_column, read_rows
 from callslip.corpus.tables import read_documents
 from callslip.errors import BadInput
 
 Histories = dict[str, list[str]]
-LOGS = ("interactions.txt", "interactions.csv", "interactions.tsv", "interactions.jsonl")
 ITEMS = ("items.jsonl", "items.csv", "items.tsv")
-
-
-def find_log(folder: Path) -> Path | None:
-    """The interaction log in a folder: interactions.*, or RecBole's NAME.inter."""
-    named = find_file(folder, *LOGS)
-    inter = [path for path in folder.glob("*.inter*") if path.name.removesuffix(".gz").endswith(".inter")]
-    return named or min(inter, default=None)
 
 
 def table_format(path: Path) -> str | None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from callslip.corpus.beir import is_beir, read_beir
+from callslip.corpus.beir import read_beir
 from callslip.corpus.documents import Corpus
-from callslip.corpus.folder import read_folder
-from callslip.corpus.interactions import find_log, read_interactions
+from callslip.corpus.folder import folder_format, read_folder
+from callslip.corpus.interactions import read_interactions
 from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
 from callslip.corpus.lines import Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
@@ -57,9 +57,10 @@ def load_corpus(
     brought = {} if kind in FORMATS else plugins.plugins(plugins.FORMATS)
     if kind not in FORMATS and kind not in brought:
         raise UnknownName("corpus format", kind, (*FORMATS, *brought))
-    check_columns(columns, ROLES)
-    if columns and kind in ("demo", "folder", "ir_datasets"):
-        raise BadSetting(f"columns does not apply to the format {kind!r}", "Leave it out.")
+    if columns:
+        check_columns(columns, ROLES)
+        if kind in ("demo", "folder", "ir_datasets"):
+            raise BadSetting(f"columns does not apply to the format {kind!r}", "Leave it out.")
     if items is not None and kind not in LOG_FORMATS:
         raise BadSetting(f"items does not apply to the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}.")
     intake = Intake(skip_bad)
@@ -124,9 +125,7 @@ def detect_format(source: str | Path) -> str:
         raise BadInput(printable(str(source)), "no such file or folder", remedy=remedy)
     path = Path(source)
     if path.is_dir():
-        if is_beir(path):
-            return "beir"
-        return "interactions" if find_log(path) else "folder"
+        return folder_format(path)
     kind = SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
     if kind is None or (kind == "folder" and path.name.endswith(".gz")):
         raise BadInput(printable(path), "the file name does not show the format",

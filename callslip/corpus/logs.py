@@ -1,4 +1,4 @@
-"""Corpora of interaction logs: whether the queries are histories, and the sequences to train on."""
+"""Corpora of interaction logs: the sequences to train on, and histories as item numbers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from callslip.corpus.documents import Corpus, Query
+from callslip.corpus.documents import Corpus, Query, has_histories
 from callslip.corpus.sequences import Examples, Sequences, padded
 from callslip.errors import CallslipError
-
-
-def has_histories(corpus: Corpus) -> bool:
-    """Whether the train queries (all queries, if there is no train split) are histories of items."""
-    queries = corpus.split("train")[0] or corpus.queries
-    return bool(queries) and all(query.history and not query.text for query in queries.values())
 
 
 def training_sequences(corpus: Corpus) -> Sequences:

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.decoders.engines.engine import EngineName, Searched, engine_for
+from callslip.decoders.engines.engine import Engine, EngineName, Searched, State, engine_for
 from callslip.decoders.engines.t5_weights import decoder_weights, encoder_weights
-from callslip.decoders.engines.weights import Engine, State
 from callslip.decoders.scores import ChildScores, SparseScores
 from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from callslip.decoders.engines.weights import State
+from callslip.decoders.engines.engine import State
 from callslip.decoders.writer import CodeWriter, States
 
 

@@ -15,17 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.decoders.engines.engine import EngineName, Searched, engine_for
-from callslip.decoders.engines.weights import (
+from callslip.decoders.engines.engine import (
     Affine,
     CrossAttentionWeights,
     DecoderWeights,
     Engine,
+    EngineName,
     FeedForwardWeights,
     MemoryWeights,
     Norm,
+    Searched,
     SelfAttentionWeights,
     State,
+    engine_for,
 )
 from callslip.errors import BadSetting
 

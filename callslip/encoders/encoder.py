@@ -20,7 +20,8 @@ from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
 from callslip.encoders.scratch import HashedWords, scratch_settings
 from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
-from callslip.runtime import plugins, threads
+from callslip.runtime import plugins
+from callslip.runtime.process import one_thread
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Document, Query
@@ -206,7 +207,7 @@ class TorchRunner:
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         import torch
 
-        few = threads.one() if ids.size <= SHORT and self.device.type == "cpu" else nullcontext()
+        few = one_thread() if ids.size <= SHORT and self.device.type == "cpu" else nullcontext()
         with torch.inference_mode(), few:
             found = self.model(torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device))
             return found.float().cpu().numpy()

@@ -71,7 +71,7 @@ class OnnxRunner:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads()
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # see callslip.runtime.threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # see callslip.runtime.process
         options.enable_mem_pattern = False  # memory patterns are cached per shape, and every text has its own shape
         self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 

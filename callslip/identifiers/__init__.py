@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from callslip.identifiers.doctor import Finding, diagnose, verdict
+from callslip.identifiers.levels import levels_for
 from callslip.identifiers.quality import (
     LevelQuality,
     Quality,
@@ -16,7 +17,7 @@ from callslip.identifiers.quality import (
     diversity,
     measure,
 )
-from callslip.identifiers.simple import atomic_codes, disambiguate, levels_for, naive_codes, random_codes
+from callslip.identifiers.simple import atomic_codes, disambiguate, naive_codes, random_codes
 from callslip.identifiers.table import END, Identifiers, code_to_text, text_to_code
 from callslip.identifiers.trie import Trie
 

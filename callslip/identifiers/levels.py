@@ -1,13 +1,23 @@
-"""Codes that are built level by level: groups of documents by prefix, use of a level, and positions in a bucket."""
+"""Codes that are built level by level: how many levels, groups of documents by prefix, use of a level, and positions in
+a bucket."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from callslip.errors import BadSetting
 from callslip.identifiers.quality import attainable_diversity, diversity, gini, perplexity, usage
 from callslip.identifiers.table import Identifiers
+
+
+def levels_for(documents: int, width: int, leaf: int) -> int:
+    """Number of levels of `width` tokens that leave about `leaf` documents per code."""
+    if width < 2:
+        raise BadSetting(f"setting 'width': {width} tokens cannot separate documents", "Use at least 2.")
+    return max(1, round(math.log(max(2.0, documents / max(1, leaf))) / math.log(width)))
 
 
 def prefix_groups(codes: np.ndarray) -> np.ndarray:

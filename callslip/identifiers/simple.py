@@ -37,13 +37,6 @@ def random_codes(n: int, length: int, width: int | Sequence[int], seed: int = 0)
         codes[clash] = rng.integers(0, widths, (int(clash.sum()), length), dtype=np.int32)
 
 
-def levels_for(documents: int, width: int, leaf: int) -> int:
-    """Number of levels of `width` tokens that leave about `leaf` documents per code."""
-    if width < 2:
-        raise BadSetting(f"setting 'width': {width} tokens cannot separate documents", "Use at least 2.")
-    return max(1, round(math.log(max(2.0, documents / max(1, leaf))) / math.log(width)))
-
-
 def atomic_codes(n: int) -> np.ndarray:
     """One token per document: length 1, width n."""
     return np.arange(n, dtype=np.int32)[:, None]

@@ -256,10 +256,9 @@ class GenerativeRetriever(Retriever):
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         """Let the model write its `beam` best codes for each query."""
-        from callslip.search.decode import best_codes
-
         exact = self.settings.decoding == "exact"
-        return best_codes(self.model, self.reader.batch(inputs), self.identifiers.trie(), beam, live, exact=exact)
+        trie = self.identifiers.trie()
+        return candidates.best_codes(self.model, self.reader.batch(inputs), trie, beam, live, exact=exact)
 
     def live_nodes(self, mask: np.ndarray) -> list[np.ndarray]:
         """A mask of rows as masks of the trie's nodes; those of the last few masks are cached."""

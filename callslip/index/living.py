@@ -19,10 +19,19 @@ import numpy as np
 from callslip.corpus.documents import Document
 from callslip.errors import BadSetting, CallslipError
 from callslip.index.rows import Rows
-from callslip.storage import documents as stored
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
-from callslip.storage.rows import Changes, Gone, NewRow, Parts, already, missing
+from callslip.storage.rows import (
+    Changes,
+    Documents,
+    Gone,
+    MemoryDocuments,
+    NewRow,
+    Parts,
+    StoredDocuments,
+    already,
+    missing,
+)
 
 if TYPE_CHECKING:
     from callslip.storage.drift import Drift
@@ -184,10 +193,10 @@ class Living:
         with self.gate.changing():
             deleted = [self.rows.row_of()[doc_id] for doc_id in gone]
             if new:
-                self._append(new, parts, stored.MemoryDocuments([*self.rows.documents, *new]))
+                self._append(new, parts, MemoryDocuments([*self.rows.documents, *new]))
             self.rows.delete(deleted, gone)
 
-    def _append(self, new: list[Document], parts: Parts, documents: stored.Documents) -> None:
+    def _append(self, new: list[Document], parts: Parts, documents: Documents) -> None:
         self._contents.extend(new, parts)
         self.rows.append(new, documents)
 
@@ -197,7 +206,7 @@ class Living:
         """Read everything from a folder, and live there."""
         self._home = home
         deleted = _places(home.sequence, home.store.deleted())
-        self.rows.replace(stored.StoredDocuments(home.store, home.sequence), deleted)
+        self.rows.replace(StoredDocuments(home.store, home.sequence), deleted)
         self.version = home.version
         self._contents.take_description(home.manifest)
         self._contents.read_files(home.snapshot)
@@ -217,7 +226,7 @@ class Living:
             folders.write_index(path, self._contents.describe(), self._contents.write_files, rows)
         if self._home is None:
             self._home = Home.open(path, verify=False)
-            self.rows.move(stored.StoredDocuments(self._home.store, self._home.sequence))
+            self.rows.move(StoredDocuments(self._home.store, self._home.sequence))
             self.version = self._home.version
 
     def refresh(self, now: bool = False) -> None:
@@ -246,7 +255,7 @@ class Living:
             names = changes.added[0].parts.keys()
             parts = {name: np.stack([row.parts[name] for row in changes.added]) for name in names}
             longer = np.concatenate([sequence, [row.seq for row in changes.added]])
-            self._append([row.document for row in changes.added], parts, stored.StoredDocuments(home.store, longer))
+            self._append([row.document for row in changes.added], parts, StoredDocuments(home.store, longer))
         self.version = changes.version
 
     def _sequence(self, home: Home) -> np.ndarray:
@@ -264,7 +273,7 @@ class Living:
                 if 0 < len(rows) < len(self.rows.alive):
                     self._contents.keep(rows)
                     sequence = sequence[rows]
-                    self.rows.replace(stored.StoredDocuments(home.store, sequence))
+                    self.rows.replace(StoredDocuments(home.store, sequence))
                 home.write_generation(self._contents.write_files, sequence, self.version)
 
     def drift(self) -> Drift:

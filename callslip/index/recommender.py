@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from callslip.corpus.documents import Corpus, Query
-from callslip.corpus.logs import has_histories, training_sequences
+from callslip.corpus.documents import Corpus, Query, has_histories
+from callslip.corpus.logs import training_sequences
 from callslip.corpus.sequences import Sequences
 from callslip.errors import Unsupported
 from callslip.index.retriever import Found, Retriever

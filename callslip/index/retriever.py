@@ -24,8 +24,7 @@ from callslip.index.rows import Rows
 from callslip.runtime.plugins import package_of
 from callslip.search.hits import Hit, Hits
 from callslip.settings import make, to_dict
-from callslip.storage.documents import Documents, MemoryDocuments
-from callslip.storage.rows import Parts
+from callslip.storage.rows import Documents, MemoryDocuments, Parts
 
 if TYPE_CHECKING:
     from callslip.storage.drift import Drift
@@ -131,7 +130,7 @@ class Retriever:
         self.rows.replace(MemoryDocuments(corpus.documents))
         self.rows.trained = len(corpus)
         self.corpus_fingerprint = corpus.fingerprint()
-        self.users = Users.of(corpus)
+        self.users = Users.of(corpus) if any(query.history for query in corpus.queries.values()) else Users()
         self.checkpoints = checkpoints
         if checkpoints is not None:
             checkpoints.claim(self.method, to_dict(self.settings), self.corpus_fingerprint)
@@ -277,7 +276,8 @@ class Retriever:
     def write_files(self, folder: Path) -> None:
         """All files of a generation: the method's, and the users of a log."""
         self.save_files(folder)
-        self.users.save(folder)
+        if self.users.lines:
+            self.users.save(folder)
 
     def read_files(self, folder: Path) -> None:
         self.load_files(folder)

@@ -10,7 +10,7 @@ from callslip.corpus.documents import Document
 from callslip.errors import CallslipError
 from callslip.filters.filter import Filter
 from callslip.filters.masks import Masks
-from callslip.storage.documents import Documents
+from callslip.storage.rows import Documents
 
 
 class Rows:

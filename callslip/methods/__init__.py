@@ -38,14 +38,21 @@ class Method:
         module, _, name = self.where.partition(":")
         return getattr(importlib.import_module(f"callslip.methods.{module}"), name)
 
-    def presets(self) -> dict[str, dict[str, Any]]:
-        """Named sets of settings: the method's own, and its paper's recipe."""
-        own = dict(self.load().presets)
-        if self.paper is not None:
+    def preset_names(self) -> list[str]:
+        """The method's own presets, and `paper` if it has a recipe."""
+        return list(dict.fromkeys([*self.load().presets, *(["paper"] if self.paper is not None else [])]))
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """The settings of a preset, one of `preset_names`. Only `paper` reads a recipe."""
+        if name == "paper" and self.paper is not None:
             from callslip.recipes import read_recipe
 
-            own["paper"] = read_recipe(self.paper).settings
-        return own
+            return read_recipe(self.paper).settings
+        return dict(self.load().presets[name])
+
+    def presets(self) -> dict[str, dict[str, Any]]:
+        """The settings of every preset, by name."""
+        return {name: self.preset(name) for name in self.preset_names()}
 
 
 @dataclass(frozen=True)
@@ -177,12 +184,10 @@ def make(name: str | type, values: Mapping[str, Any] | None = None, *, preset: s
     cls = method.load()
     chosen: dict[str, Any] = dict(method.settings)
     if preset is not None:
-        presets = method.presets()
-        if preset not in presets:
-            raise BadSetting(
-                f"method {name!r} has no preset {preset!r}", f"Its presets: {', '.join(presets) or 'none'}."
-            )
-        chosen |= presets[preset]
+        names = method.preset_names()
+        if preset not in names:
+            raise BadSetting(f"method {name!r} has no preset {preset!r}", f"Its presets: {', '.join(names) or 'none'}.")
+        chosen |= method.preset(preset)
     chosen |= values or {}
     dotted = [key for key in chosen if "." in key]
     if dotted:  # part.key=value is for a part of a hybrid

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from callslip.decoders.engines.weights import State
+from callslip.decoders.engines.engine import State
 from callslip.decoders.writer import CodeWriter, States
 from callslip.identifiers import levels_for
 from callslip.identifiers.makers import CodeMaker, code_maker

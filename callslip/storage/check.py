@@ -1,4 +1,4 @@
-"""A thorough look at an index: every hash, every row, every code and every node of the trie."""
+"""Verification of an index: every hash, every row, every code and every node of the trie."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from callslip.storage.home import Home
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found to be right."""
+    """Counts of what was verified."""
 
     files: int
     documents: int
@@ -31,7 +31,7 @@ class Checked:
 
 
 def check(path: str | Path) -> Checked:
-    """Verify an index; raise `IndexCorrupt`, which names the file, at the first thing that is wrong."""
+    """Verify an index; the first defect raises `IndexCorrupt`, which names the file."""
     home = Home.open(path)
     try:
         home.store.verify()
@@ -55,7 +55,7 @@ def check(path: str | Path) -> Checked:
 
 
 def _look_at_rows(home: Home) -> tuple[int, int, int, dict[int, tuple[int, ...] | None]]:
-    """Live and deleted rows, rows after the snapshot, and the code of each live one."""
+    """Number of live rows, deleted rows and rows added after the snapshot, and the code of each live row."""
     held = set(home.sequence.tolist())
     live = deleted = since = 0
     codes: dict[int, tuple[int, ...] | None] = {}
@@ -76,7 +76,7 @@ def _look_at_rows(home: Home) -> tuple[int, int, int, dict[int, tuple[int, ...] 
 
 
 def _look_at_codes(table: Path, sequence: np.ndarray, codes: dict[int, tuple[int, ...] | None]) -> None:
-    """The table is sorted, its trie is the one of its codes, and the codes are those of the store."""
+    """Check that the table is sorted, its trie matches its codes, and the codes match the store."""
     path = table / "codes.npy"
     held = _or_corrupt(path, lambda: Identifiers.load(table))
     if len(held) != len(sequence):
@@ -106,5 +106,5 @@ def _compare_tries(table: Path, held: Identifiers) -> None:
 def _or_corrupt(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception as error:  # whatever NumPy makes of a file that says nonsense, MemoryError among it
+    except Exception as error:  # NumPy raises all kinds of errors for an invalid file, including MemoryError
         raise IndexCorrupt(path, f"cannot be read: {error}") from None

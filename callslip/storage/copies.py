@@ -1,4 +1,4 @@
-"""Copies of an index: of the whole folder at one moment, and of its documents into a shared store."""
+"""Copies of an index: a consistent copy of the folder, and its documents moved to a shared store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callslip.storage.sqlite_store import SqliteStore
 
 
 def copy_index(source: str | Path, target: str | Path) -> None:
-    """Copy an index while others use it; whole or not at all. The copy is checked by its hashes when it is opened."""
+    """Atomically copy an index while others use it. The hashes of the copy are verified when it is opened."""
     target = Path(target)
     if target.exists():
         raise CallslipError(f"{target} exists", "Choose a folder that does not.")
@@ -25,7 +25,7 @@ def copy_index(source: str | Path, target: str | Path) -> None:
             raise Unsupported(
                 f"{source} keeps its documents in PostgreSQL", "Copy the folder, and back the database up with pg_dump."
             )
-        # No new generation meanwhile; searches and changes go on. Where nobody can write, nobody needs the lock.
+        # The lock prevents a new generation; searches and changes continue. A read-only folder needs no lock.
         with nullcontext() if home.read_only is not None else folders.locked(home.path):
             home.close()
             home = Home.open(source)
@@ -42,7 +42,7 @@ def _copy(home: Home, store_name: str, target: Path) -> None:
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(home.path / name, draft / name)
         assert isinstance(home.store, SqliteStore)
-        # A copied database has its own pages: the seal of the original is not its seal.
+        # The pages of the copied database differ, so it needs its own seal.
         version = home.store.copy_to(draft / store_name)
         seal = {
             "sha256": durable.sha256_of(draft / store_name),
@@ -63,9 +63,9 @@ def _sync(path: Path) -> None:
 
 
 def share_index(path: str | Path, address: str) -> None:
-    """Move the documents of an index into a PostgreSQL database, where folders on other machines find them.
+    """Move the documents of an index into a PostgreSQL database that several machines share.
 
-    Copy the folder to each machine afterwards: it holds the model and a snapshot, and knows the database.
+    Copy the folder to each machine afterwards: it has the model, a snapshot, and the address of the database.
     """
     from callslip.storage import postgres_store
 
@@ -75,7 +75,7 @@ def share_index(path: str | Path, address: str) -> None:
         if not isinstance(home.store, SqliteStore):
             raise CallslipError(f"{path} keeps its documents in PostgreSQL already")
         with folders.locked(home.path):
-            home.store.retire()  # a change from now on would be lost
+            home.store.retire()  # later changes would be lost
             try:
                 facts = {name: value for name, value in home.store.facts().items() if name not in ("retired", "mark")}
                 rows = ((row, pack(row.parts) if row.parts else None) for row in home.store.rows())

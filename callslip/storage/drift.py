@@ -1,6 +1,6 @@
-"""Drift: how far an index has moved from what its model was trained on, and whether it is time to fit again.
+"""Drift: how far an index has moved from its model's training data, and whether to fit again.
 
-A document counts as new if it was added after the fit, however many snapshots were made since.
+A document counts as new if it was added after the fit, regardless of snapshots since.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy as np
 from callslip.storage.home import Home
 
 SAMPLE = 1000
-"""Documents whose neighbours are looked up: enough to know a share within a few hundredths."""
+"""Sample size for nearest neighbours: enough to estimate a share within a few hundredths."""
 UNLIKE = 5.0
-"""A trained document counts as unlike the others if it is among so many in a hundred with the farthest neighbour."""
+"""Percentage of trained documents that count as unlike the others: those with the farthest nearest neighbours."""
 
-# Above these it is time to fit again. They are judgements, not laws: evaluate with questions of your own.
+# Thresholds above which to fit again. They are rules of thumb: evaluate with your own queries.
 NEW_SHARE, UNLIKE_SHARE, OUTSIDE_SHARE, BUCKET_GROWTH = 0.3, 0.2, 0.1, 3.0
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Figures of what came after training; None where the method has no codes or no vectors."""
+    """Statistics of the documents added after training; None if the method has no codes or no vectors."""
 
     documents: int
     new: int
-    """Documents added after the fit and still there."""
+    """Documents added after the fit and not deleted."""
     unlike: float | None
-    """Share of the new ones that are farther from all trained documents than 95 in 100 of those are from the others."""
+    """Share of new documents farther from their nearest trained document than 95 % of the trained are from theirs."""
     outside: float | None
-    """Share of the new ones whose code no trained document has: the model has never written it."""
+    """Share of new documents whose code no trained document has: the model never learned to write it."""
     bucket_trained: float | None
-    """Documents per code, on average over documents, as trained."""
+    """Mean bucket size over documents, at training."""
     bucket_now: float | None
-    """The same, now."""
+    """Mean bucket size over documents, now."""
 
     @property
     def new_share(self) -> float:
@@ -44,7 +44,7 @@ class Drift:
 
     @property
     def reasons(self) -> list[str]:
-        """Why it is time to fit again; empty if it is not."""
+        """Reasons to fit again; empty if there are none."""
         found = []
         if self.new_share > NEW_SHARE:
             found.append(f"{self.new_share:.0%} of the documents came after training")
@@ -57,7 +57,7 @@ class Drift:
         return found
 
     def lines(self) -> list[str]:
-        """For a reader: the figures, then the verdict."""
+        """The statistics and the verdict, as lines of text."""
         said = [f"{self.new:,} of {self.documents:,} documents came after training ({self.new_share:.1%})"]
         if self.new and self.unlike is not None:
             said.append(f"{self.unlike:.1%} of the new ones are unlike any trained on (5 % would be no drift)")
@@ -72,7 +72,7 @@ class Drift:
 
 
 def novelty(rows: Iterable[tuple[str, tuple[int, ...] | None, bool, bool]]) -> dict[str, str]:
-    """doc_id -> `existing`, `new content` or `new semantic`, of rows (doc_id, code, trained on, still there)."""
+    """doc_id -> `existing`, `new content` or `new semantic`, for rows (doc_id, code, trained on, alive)."""
     all_rows = [row for row in rows if row[1] is not None]
     learned = {code for _, code, trained, _ in all_rows if trained}
     return {
@@ -83,7 +83,7 @@ def novelty(rows: Iterable[tuple[str, tuple[int, ...] | None, bool, bool]]) -> d
 
 
 def measure(home: Home) -> Drift:
-    """Read the store and the snapshot's vectors, without loading the model."""
+    """Measure drift from the store and the snapshot's vectors, without loading the model."""
     trained: dict[int, tuple[int, ...] | None] = {}
     new: dict[int, tuple[int, ...] | None] = {}
     fresh: dict[int, np.ndarray] = {}

@@ -1,12 +1,12 @@
-"""The folder of an index: a manifest that names one generation of files, and changes in one rename.
+"""The folder of an index: a manifest names one generation of files, and is replaced by one rename.
 
     manifest.json          method, settings, corpus, versions; the store, the generation, size and SHA-256 of its files
-    generation-000001/     what the method saved, and `sequence.npy`: the store's number of each of its rows
-    store-1a2b3c4d.sqlite  documents, codes and deletions, as they are now
-    store-….sqlite-ledger  the last commit that was acknowledged
-    lock                   held by whoever writes a new generation
+    generation-000001/     the method's files, and `sequence.npy`: the store's number of each row
+    store-1a2b3c4d.sqlite  the current documents, codes and deletions
+    store-….sqlite-ledger  the last acknowledged commit
+    lock                   held by the process that writes a new generation
 
-Nothing that a manifest names is ever changed in place. What no manifest names is left over from a crash.
+Files of a generation are never changed in place. Files that no manifest names are leftovers of a crash.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ OURS = re.compile(
 )
 
 Save = Callable[[Path], None]
-"""Writes what a method has to save into a folder."""
+"""Writes a method's files into a folder."""
 
 
 def write_index(
     target: str | Path, about: Mapping[str, Any], save: Save, rows: Iterable[tuple[NewRow, bool]]
 ) -> dict[str, Any]:
-    """Write a new index, whole or not at all; its manifest.
+    """Atomically write a new index, and return its manifest.
 
-    An index that is there is replaced by the manifest's rename: at any moment one of the two is there. Any other
-    folder with something in it is never touched.
+    An existing index is replaced when the manifest is renamed: at any moment, one of the two exists. Any other
+    non-empty folder is never touched.
     """
     target = Path(target)
     check_writable(target)
@@ -60,7 +60,7 @@ def write_index(
                 return _replace_index(target, about, save, rows)
         with draft_of(target) as draft:
             manifest = _write_into(draft, 1, about, save, rows)
-            durable.system.rename(draft, target)  # an empty folder at the target gives way
+            durable.system.rename(draft, target)  # replaces an empty folder
         durable.sync_folder(target.parent)
         return manifest
     except OSError as error:
@@ -69,10 +69,10 @@ def write_index(
 
 @contextmanager
 def draft_of(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, to be filled and renamed; it is removed if it is not.
+    """A temporary folder beside the target, to be filled and renamed; otherwise it is removed.
 
-    Its lock is held meanwhile. A draft that nobody holds was left by a killed process, and is removed by the next one
-    that writes beside it.
+    It is locked meanwhile. A draft without a lock is a leftover of a killed process, and is removed by the next one
+    that writes to the same parent folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target.parent)
@@ -94,7 +94,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 @contextmanager
 def _folder_locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder itself, if nobody else has; whether we did."""
+    """Try to lock the folder itself; gives whether this succeeded."""
     try:
         import fcntl
 
@@ -114,7 +114,7 @@ def _folder_locked(folder: Path) -> Iterator[bool]:
 
 
 def not_written(target: Path, error: OSError) -> CallslipError:
-    """Why a folder could not be written, with the remedy for that."""
+    """The error for a failed write, with the remedy for its cause."""
     remedy = "Choose another place."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Free some space, or choose another place."
@@ -126,7 +126,7 @@ def not_written(target: Path, error: OSError) -> CallslipError:
 def _replace_index(
     target: Path, about: Mapping[str, Any], save: Save, rows: Iterable[tuple[NewRow, bool]]
 ) -> dict[str, Any]:
-    """Put another index into the folder of an earlier one. The lock is held."""
+    """Write a new index into the folder of an existing one. The caller must hold the lock."""
     try:
         before = read_manifest(target, verify=False)
         generation, store = before["generation"] + 1, target / before["store"].get("file", "")
@@ -135,9 +135,9 @@ def _replace_index(
         generation, store = max([0, *numbers]) + 1, target
 
     def retire() -> None:
-        # Whoever still writes to the old store is refused from now on: such a write would be lost.
+        # Processes that still have the old store open must not write to it: their changes would be lost.
         if store.is_file():
-            with suppress(CallslipError):  # a damaged store takes no writes anyway
+            with suppress(CallslipError):  # nobody can write to a damaged store anyway
                 old = sqlite_store.SqliteStore(store)
                 old.retire()
                 old.close()
@@ -177,15 +177,15 @@ def _write_into(
 
 
 def write_generation(folder: Path, number: int, save: Save, sequence: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Write the files of a new generation and sync them; their entries in the manifest."""
+    """Write and sync the files of a new generation; returns their manifest entries."""
     place = folder / generation_name(number)
     if place.exists():
-        durable.system.remove(place)  # of a generation that was never finished
+        durable.system.remove(place)  # an unfinished generation
     with durable.new_folder(place) as draft:
         save(draft)
         durable.write(draft / SEQUENCE, durable.array(np.asarray(sequence, np.int64)))
         files = sorted(p for p in draft.rglob("*") if p.is_file())
-        mode = (draft / SEQUENCE).stat().st_mode & 0o777  # some libraries write files for their owner alone
+        mode = (draft / SEQUENCE).stat().st_mode & 0o777  # some libraries create files that only their owner can read
         for path in files:
             path.chmod(mode)
         entries = {f"{place.name}/{path.relative_to(draft).as_posix()}": _sealed(path) for path in files}
@@ -195,7 +195,7 @@ def write_generation(folder: Path, number: int, save: Save, sequence: np.ndarray
 
 
 def _sealed(path: Path) -> dict[str, Any]:
-    """Sync a file; its size and hash."""
+    """Sync a file, and return its size and hash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         durable.system.sync(descriptor)
@@ -205,7 +205,7 @@ def _sealed(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """The one moment at which an index changes to another generation."""
+    """Atomically replace the manifest, which switches the index to another generation."""
     durable.replace(folder / MANIFEST, _bytes({**manifest, "digest": _digest(manifest)}))
 
 
@@ -221,7 +221,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def check_writable(target: str | Path) -> None:
-    """Refuse, before hours of work, a target that `write_index` would refuse after them."""
+    """Reject a target that `write_index` would reject, before hours of training."""
     target = Path(target)
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).exists():
         raise CallslipError(f"{target} is a folder with other files in it", "Choose a new or empty folder.")
@@ -230,7 +230,7 @@ def check_writable(target: str | Path) -> None:
 
 
 def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
-    """The manifest of a saved index; with `verify`, after checking size and hash of every file it names."""
+    """The manifest of a saved index; with `verify`, the size and hash of every file are checked."""
     folder = Path(folder)
     path = folder / MANIFEST
     if not path.is_file():
@@ -291,13 +291,13 @@ def _other_format(folder: Path, known: Any) -> NotAnIndex:
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of whoever writes generations; gives whether we have it. The system frees it if we are killed.
+    """Hold the lock for writing generations; gives whether this succeeded. The system releases it if we are killed.
 
-    With `wait`, another process is waited for as long as the caller's patience lasts (`callslip.runtime.patience`).
+    With `wait`, the timeout is that of the caller (`callslip.runtime.patience`).
     """
     try:
         import fcntl
-    except ImportError:  # no such locks there: then nobody cleans up behind others, either
+    except ImportError:  # no flock on this system; without it, nobody cleans up after others either
         yield wait
         return
     if (folder / MANIFEST).is_symlink():
@@ -310,7 +310,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
     except OSError as error:
         if wait:
             raise not_written(folder, error) from None
-        yield False  # a read-only folder has no writers to be afraid of, and nothing to clean
+        yield False  # a read-only folder has no writers, and nothing can be cleaned up
         return
 
     def take() -> bool:
@@ -331,7 +331,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 
 
 def hold(generation: Path) -> int | None:
-    """Keep others from removing a generation that is being read; the descriptor to close afterwards."""
+    """Lock a generation against removal while it is read; returns the descriptor to close afterwards."""
     try:
         import fcntl
     except ImportError:
@@ -339,14 +339,14 @@ def hold(generation: Path) -> int | None:
     descriptor = os.open(generation / SEQUENCE, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # somebody is removing it
+    except OSError:  # another process is removing it
         os.close(descriptor)
         raise
     return descriptor
 
 
 def _held(generation: Path) -> bool:
-    """Whether somebody reads a generation."""
+    """Whether a process is reading a generation."""
     try:
         import fcntl
 
@@ -363,9 +363,9 @@ def _held(generation: Path) -> bool:
 
 
 def remove_orphans(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Remove what the manifest does not name: earlier generations that nobody reads, and what a crash left behind.
+    """Remove files that the manifest does not name: earlier generations without readers, and leftovers of crashes.
 
-    The lock must be held.
+    The caller must hold the lock.
     """
     current, store = generation_name(manifest["generation"]), manifest["store"].get("file")
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Home: an open folder of an index, with its store. What a retriever reads, and where its changes go."""
+"""Home: the open folder of an index and its store, which a retriever reads and writes its changes to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIES = 5
 
 
 class Home:
-    """One generation of an index's files, and the store that tells what happened since."""
+    """One generation of an index's files, and the store, which has all changes since."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -35,23 +35,22 @@ class Home:
         held = folders.hold(snapshot)
         self._let_go()
         self._held, self.manifest, self.snapshot = held, manifest, snapshot
-        if verify:  # now that nobody removes what we look at
+        if verify:  # after `hold`, so that nobody removes the files meanwhile
             folders.verify_files(self.path, manifest)
         self.sequence = read_sequence(snapshot / folders.SEQUENCE)
         self.version = int(manifest["version"])
-        """The version of the store that the snapshot stands for."""
+        """The version of the store that the snapshot was taken of."""
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Home:
-        """Open a folder after checking every file of it; what a crash has left behind is removed."""
+        """Verify all files of a folder and open it; the leftovers of crashes are removed."""
         path = Path(path)
         for attempt in range(TRIES):
             manifest = folders.read_manifest(path, verify=False)
-            consent.remember_manifest(manifest["settings"])
             try:
                 found = cls(path, manifest, verify)
             except (IndexCorrupt, OSError) as error:
-                # Another process may have moved on to the next generation while we were reading this one.
+                # Another process may have replaced this generation while we were reading it.
                 if attempt + 1 < TRIES and folders.read_manifest(path, verify=False) != manifest:
                     continue
                 if isinstance(error, OSError):
@@ -75,15 +74,15 @@ class Home:
             manifest = folders.read_manifest(self.path, verify=False)
             folders.remove_orphans(self.path, manifest)
             if isinstance(self.store, SqliteStore) and "retired" in self.store.facts():
-                self.store.retire(manifest["index"] != self.manifest["index"])  # its successor was never finished
+                self.store.retire(manifest["index"] != self.manifest["index"])  # writing its successor was interrupted
 
     def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int:
-        """Change the store; when this returns, the change is on the disk."""
+        """Change the store; when this returns, the change is on disk."""
         return self.store.commit(add, delete)
 
     def write_generation(self, save: folders.Save, sequence: np.ndarray, version: int) -> None:
-        """Make a new generation of what `save` writes, which stands for `version` of the store; then drop what it
-        makes superfluous. The folder's lock must be held (`folders.locked`)."""
+        """Write a new generation with `save`, a snapshot of `version` of the store; then delete what it makes
+        redundant. The caller must hold the folder's lock (`folders.locked`)."""
         if self.read_only is not None:
             raise self.read_only
         before = folders.read_manifest(self.path, verify=False)
@@ -103,12 +102,12 @@ class Home:
             failed = folders.not_written(self.path, error)
             raise CallslipError(
                 f"{self.path}: the new generation could not be written: {error.strerror}",
-                f"The one before is in place. {failed.remedy}",
+                f"The previous one is still in place. {failed.remedy}",
             ) from None
         folders.remove_orphans(self.path, self.manifest)
 
     def seal(self) -> None:
-        """Write the hash of a store that has come to rest into the manifest. It holds until the next commit."""
+        """Checkpoint the store and write its hash into the manifest. The hash is valid until the next commit."""
         assert isinstance(self.store, SqliteStore)
         self.store.settle()
         version, path = self.store.version(), self.store.path
@@ -131,7 +130,7 @@ class Home:
 
 
 def accept_loss_of(path: str | Path) -> int:
-    """Take the store of an index for what it is, whatever was acknowledged once; how many versions that gives up."""
+    """Accept the store of an index as it is, without lost commits; returns the number of versions given up."""
     path = Path(path)
     described = folders.read_manifest(path, verify=False)["store"]
     if described["kind"] != "sqlite":
@@ -141,9 +140,9 @@ def accept_loss_of(path: str | Path) -> int:
 
 
 def read_sequence(path: Path) -> np.ndarray:
-    """The store's number of each row of a generation, rising."""
+    """The store's number of each row of a generation, in ascending order."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a false length in its head allocates nothing
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a wrong length allocates nothing
         whole = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.int64
     except (ValueError, EOFError, SyntaxError, OverflowError, TypeError) as error:
         raise IndexCorrupt(path, f"is not an array of row numbers ({error})") from None
@@ -153,7 +152,7 @@ def read_sequence(path: Path) -> np.ndarray:
 
 
 def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:
-    """The store that a manifest names. One of another index, or an older one, is refused."""
+    """The store that a manifest names. A store of another index, or an outdated one, is rejected."""
     described = manifest["store"]
     if described["kind"] == "postgres":
         from callslip.storage.postgres_store import PostgresStore
@@ -174,7 +173,7 @@ def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:
 
 
 def check_seal(path: Path, seal: Mapping[str, Any] | None) -> None:
-    """A store that nobody has written to since its hash was taken must still have that hash."""
+    """Verify the hash of a store that has not been written to since the hash was taken."""
     if seal is None or not path.is_file() or not _log_is_empty(path):
         return
     if path.stat().st_size == seal["bytes"] and sha256_of(path) == seal["sha256"]:
@@ -187,7 +186,7 @@ def check_seal(path: Path, seal: Mapping[str, Any] | None) -> None:
         raise
     except CallslipError as error:
         raise IndexCorrupt(path, f"damaged: {error.problem}") from None
-    # The log may have been empty only for a moment: a commit that came between has made a new version.
+    # The log may have been empty only for a moment: a concurrent commit creates a new version.
     if version == seal["version"] and _log_is_empty(path) and sha256_of(path) != seal["sha256"]:
         raise IndexCorrupt(path, "the file's contents are not what was saved (SHA-256 differs)")
 

@@ -1,10 +1,10 @@
-"""The ledger: which commit of a store was acknowledged last, kept outside SQLite's own log.
+"""The ledger: the last acknowledged commit of a store, recorded outside SQLite's own log.
 
-SQLite stops reading its log at the first damaged frame and takes what comes before for the whole truth, so a log that
-was cut short opens without a word. The ledger is a small file beside the store with two slots, each a version, the
-mark that the commit left in the store, and a digest. A commit is acknowledged when the store and then one slot are on
-the disk; a power cut can tear one slot, never both. A store that is behind its ledger has lost something. One that is
-ahead holds a commit that nobody was told of.
+SQLite stops reading its log at the first damaged frame and ignores the rest, so a truncated log opens without an error.
+The ledger is a small file beside the store with two slots. Each has a version, the random mark that the commit wrote to
+the store, and a digest. A commit is acknowledged when first the store and then one slot are on disk; a power cut can
+tear one slot, never both. A store behind its ledger has lost commits. A store ahead of it has a commit that was never
+acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from callslip.runtime import durable
 
 SUFFIX = "-ledger"
 SLOTS = (0, 4096)
-"""Where the slots begin: in blocks of their own, so that one torn write harms one of them."""
+"""Offsets of the slots: in separate blocks, so that a torn write damages only one."""
 _SLOT = struct.Struct(">8sQ16s")
 _MAGIC, _DIGEST = b"callslip", 32
 _TRIES = 5
@@ -35,7 +35,7 @@ class Entry:
 
     version: int
     mark: str = ""
-    """What this commit wrote into the store's facts; another commit of the same number has another mark."""
+    """Random mark that this commit wrote to the store's facts; another commit of the same version has another mark."""
 
     def to_bytes(self) -> bytes:
         body = _SLOT.pack(_MAGIC, self.version, bytes.fromhex(self.mark).rjust(16, b"\0"))
@@ -43,7 +43,7 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Entry | None:
-        """None if a write was cut short, or something else stands there."""
+        """None if the write was incomplete, or the data is not an entry."""
         body, digest = data[: _SLOT.size], data[_SLOT.size : _SLOT.size + _DIGEST]
         if len(digest) < _DIGEST or hashlib.sha256(body).digest() != digest:
             return None
@@ -57,13 +57,13 @@ def path_of(store: Path) -> Path:
 
 
 def create(store: Path, entry: Entry) -> None:
-    """Write and sync a new ledger; one that is there is replaced."""
+    """Write and sync a new ledger, replacing an existing one."""
     slot = entry.to_bytes()
     durable.replace(path_of(store), slot.ljust(SLOTS[1], b"\0") + slot)
 
 
 def last(store: Path) -> Entry | None:
-    """The commit that was acknowledged last; None if the store has no ledger, as before there were any."""
+    """The last acknowledged commit; None if the store has no ledger, as in earlier versions."""
     path = path_of(store)
     for attempt in range(_TRIES):
         try:
@@ -73,7 +73,7 @@ def last(store: Path) -> Entry | None:
         found = _entries(data)
         if found:
             return max(found)
-        time.sleep(0.01 * attempt)  # somebody may be writing
+        time.sleep(0.01 * attempt)  # another process may be writing
     raise IndexCorrupt(path, "damaged: neither of its entries can be read")
 
 
@@ -82,11 +82,11 @@ def _entries(data: bytes) -> list[Entry]:
 
 
 def note(store: Path, entry: Entry) -> None:
-    """Write down a commit; when this returns, it is on the disk. Of several writers the latest commit stays."""
+    """Record a commit; when this returns, it is on disk. With several writers, the latest commit wins."""
     with _alone(path_of(store)) as descriptor:
         slots = [Entry.from_bytes(os.pread(descriptor, 64, start)) for start in SLOTS]
         if any(slot is not None and slot.version >= entry.version for slot in slots):
-            return  # whoever wrote that synced it before letting go of the file
+            return  # its writer synced it before releasing the lock
         oldest = min(range(len(SLOTS)), key=lambda number: (slots[number] or Entry(-1)).version)
         durable.system.write_at(descriptor, entry.to_bytes(), SLOTS[oldest])
         durable.system.sync(descriptor)

@@ -1,4 +1,4 @@
-"""What a manifest may say. Every field is checked before it is used: a manifest may come from anybody."""
+"""Validation of manifests. Every field is checked before it is used: a manifest may be untrusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from callslip.errors import IndexCorrupt
 
 LARGEST = 64 * 1024 * 1024
-"""Bytes of a manifest. One names some dozens of files."""
+"""Maximum size of a manifest in bytes; a usual one names some dozens of files."""
 STORE_FILE = re.compile(r"store-[0-9a-f]{8}\.sqlite")
 SEQUENCE = "sequence.npy"
 """The store's number of each row of a generation."""
@@ -25,7 +25,7 @@ def generation_name(number: int) -> str:
 
 
 def validate(path: Path, manifest: Any) -> dict[str, Any]:
-    """The manifest, if every field of it is of the kind that is used later; else `IndexCorrupt` names the field."""
+    """The manifest, if every field has the expected type and form; otherwise `IndexCorrupt` names the field."""
 
     def must(true: bool, field: str, problem: str) -> None:
         if not true:

@@ -1,7 +1,8 @@
 """The shared store: one PostgreSQL database for several processes on several machines (extra `postgres`).
 
-Each machine has a folder of its own with the model and a snapshot; documents, codes and deletions are here. Versions
-are given out under a lock, so they become visible in their order, and who reads rows above the last one misses none.
+Each machine has its own folder with the model and a snapshot; documents, codes and deletions are in the database.
+Versions are assigned under a lock, so they become visible in order, and a reader that asks for rows above its last
+version misses none.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ except ImportError:
 
 T = TypeVar("T")
 PATIENCE = 15.0
-"""Seconds for which a lost connection is tried again."""
+"""Seconds for which a lost connection is retried."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS callslip_documents (
     index TEXT NOT NULL, seq BIGINT NOT NULL, added BIGINT NOT NULL, deleted BIGINT, doc_id TEXT NOT NULL,
@@ -55,7 +56,7 @@ CREATE TABLE IF NOT EXISTS callslip_facts (
 COLUMNS = "seq, added, deleted, doc_id, title, text, metadata, code, parts, digest"
 _SELECT = f"SELECT {COLUMNS} FROM callslip_documents WHERE index = %s"
 _SELECT_TEXT = f"SELECT {COLUMNS.replace('parts', 'NULL')} FROM callslip_documents WHERE index = %s"
-# The digest of `rows.digest`, computed where the texts are.
+# `rows.digest`, computed in the database, so that texts are not transferred.
 _LENGTH = "coalesce(octet_length(convert_to({0}, 'UTF8'))::text, 'None')"
 _TEXT = f"convert_to(' ' || {_LENGTH} || ':' || coalesce({{0}}, ''), 'UTF8')"
 _DIGESTED = " || ".join(
@@ -72,7 +73,7 @@ _INSERT = f"INSERT INTO callslip_documents (index, {COLUMNS}) VALUES ({', '.join
 
 
 def check_address(address: str) -> str:
-    """An address without a password: a manifest is no place for one."""
+    """Reject an address that contains a password, since it would be saved in the manifest."""
     try:
         parts = conninfo.conninfo_to_dict(address)
     except psycopg.Error as error:
@@ -86,7 +87,7 @@ def check_address(address: str) -> str:
 
 
 def create(address: str, index: str, rows: Iterable[tuple[Row, bytes | None]], facts: dict[str, str]) -> None:
-    """Put the rows of another store into the database; all of them or none."""
+    """Atomically copy the rows of another store into the database."""
     try:
         with psycopg.connect(check_address(address)) as connection, connection.cursor() as cursor:
             cursor.execute(SCHEMA)
@@ -101,7 +102,7 @@ def create(address: str, index: str, rows: Iterable[tuple[Row, bytes | None]], f
 
 
 class PostgresStore:
-    """An open shared store. A connection that breaks is made again."""
+    """An open shared store, which reconnects if the connection breaks."""
 
     poll_seconds = 0.5
     shared = True
@@ -129,13 +130,13 @@ class PostgresStore:
         return int(self.facts()["version"])
 
     def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int:
-        """Delete documents, then add others, both or neither; the version that this made, when it is on the disk."""
+        """Atomically delete documents, then add others; returns the new version, once it is on disk."""
         token = uuid.uuid4().hex
         rows = [encoded(row) for row in add]
 
         def change(connection: psycopg.Connection) -> int:
             found = connection.execute(f"{_FACTS} AND name LIKE 'commit %%'", (self.index,)).fetchall()
-            for name, value in found:  # tried before, and the connection broke before the answer came
+            for name, value in found:  # an earlier attempt succeeded, but the connection broke before the answer
                 if value == token:
                     return int(name.split()[1])
             return self._commit(connection, rows, delete, token)
@@ -144,7 +145,7 @@ class PostgresStore:
 
     def _commit(self, connection: psycopg.Connection, rows: list[Any], delete: Sequence[str], token: str) -> int:
         connection.execute("SET LOCAL synchronous_commit TO on")
-        # Whoever holds this row is the only writer: versions become visible one after another.
+        # The holder of this row is the only writer, so versions become visible in order.
         locked = f"{_FACTS} AND name = 'version' FOR UPDATE"
         connection.execute(locked, (self.index,))
         facts: dict[str, str] = dict(connection.execute(_FACTS, (self.index,)).fetchall())
@@ -178,10 +179,10 @@ class PostgresStore:
         return version
 
     def changes(self, since: int) -> Changes:
-        """What happened after version `since`."""
+        """The changes after version `since`."""
 
         def look(connection: psycopg.Connection) -> tuple[Any, ...]:
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # one state for all three
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # one state for all queries
             facts: dict[str, str] = dict(connection.execute(_FACTS, (self.index,)).fetchall())
             new = f"{_SELECT} AND added > %s AND deleted IS NULL ORDER BY seq"
             old = "SELECT seq, doc_id FROM callslip_documents WHERE index = %s AND deleted > %s"
@@ -196,7 +197,7 @@ class PostgresStore:
         return [seq for (seq,) in self._ask(lambda c: c.execute(question, (self.index,)).fetchall())]
 
     def read(self, seqs: Sequence[int]) -> list[Document]:
-        """Documents by `seq`; `Gone` if one of them is deleted, whoever did it."""
+        """Documents by `seq`; `Gone` if one of them has been deleted, by any process."""
         wanted = [int(seq) for seq in seqs]
         question = f"{_SELECT_TEXT} AND seq = ANY(%s)"
         rows = self._ask(lambda c: c.execute(question, (self.index, wanted)).fetchall())
@@ -207,11 +208,11 @@ class PostgresStore:
         return [found[seq].document for seq in wanted]
 
     def rows(self) -> Iterator[Row]:
-        """All rows in the order of `seq`, deleted ones, too, each checked."""
+        """All rows ordered by `seq`, including deleted ones, each verified."""
         yield from (self._row(values) for values in self._walk(_SELECT))
 
     def outline(self) -> Iterator[tuple[int, str, str | None]]:
-        """seq, doc_id and metadata of all rows in the order of `seq`; the database itself compares the digests."""
+        """seq, doc_id and metadata of all rows ordered by `seq`; the database itself verifies the digests."""
         for seq, doc_id, metadata, whole in self._walk(_OUTLINE):
             if not whole:
                 raise IndexCorrupt(self.place, f"the row of document {doc_id!r} is not what was written")
@@ -230,14 +231,14 @@ class PostgresStore:
         return self._ask(lambda connection: connection.execute(question, (self.index, last)).fetchall())
 
     def purge(self, version: int, keep: Sequence[int]) -> None:
-        """Nothing: another machine's snapshot may be older than ours."""
+        """Deletes nothing: another machine's snapshot may be older than ours."""
 
     def verify(self) -> None:
         facts, count = self.facts(), 0
         for row in self.rows():
             count += 1
             if max(row.added, row.deleted or 0) > int(facts["version"]) or row.seq > int(facts["last"]):
-                facts = self.facts()  # it may have come while we were reading
+                facts = self.facts()  # it may have been committed while we were reading
         if count < int(facts["rows"]) and count < int(self.facts()["rows"]):
             raise IndexCorrupt(self.place, f"{count} rows; there should be {facts['rows']}")
 
@@ -254,7 +255,7 @@ class PostgresStore:
             raise IndexCorrupt(self.place, str(error)) from None
 
     def _ask(self, question: Callable[[psycopg.Connection], T]) -> T:
-        """Run in one transaction. A connection that breaks is made again, until patience ends."""
+        """Run in one transaction, and reconnect if the connection breaks, for up to `PATIENCE` seconds."""
         end, pause = time.monotonic() + PATIENCE, 0.1
         with self._lock:
             while True:
@@ -276,7 +277,7 @@ class PostgresStore:
 
 
 _FACTS = "SELECT name, value FROM callslip_facts WHERE index = %s"
-_HELP = "See that the server runs, that you may connect, and that it has room; then try again."
+_HELP = "Check that the server is running, accepts your connection, and has free space; then try again."
 
 
 _LOGIN = "Check the user and the password (PGPASSWORD or ~/.pgpass), and that the user may connect to the database."
@@ -284,7 +285,7 @@ _REFUSALS = ("authentication failed", "no password supplied", "pg_hba.conf", "ro
 
 
 def _refused(error: Exception) -> bool:
-    """Whether the server answered, and does not let us in: asking again would only look like an attack."""
+    """Whether the server rejected the login: retrying would only look like an attack."""
     state = getattr(error, "sqlstate", None) or ""
     return state[:2] == "28" or state == "3D000" or ("FATAL" in str(error) and any(r in str(error) for r in _REFUSALS))
 

@@ -1,30 +1,33 @@
-"""A document as a row of a store: what is kept of it, and the digest that shows when any of it has changed."""
+"""Rows: how a store keeps documents, with digests that reveal damage; and the documents of an index by row number, in
+memory after `fit` or in a store after `save`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from callslip.corpus.documents import ID_CHARACTERS, NO_METADATA, Document
-from callslip.errors import BadSetting, CallslipError, closest
+from callslip.errors import BadSetting, CallslipError, IndexCorrupt, closest
 
 DIGEST = 16
-"""Bytes of a digest."""
+"""Length of a digest in bytes."""
 COMPARED = 50_000
-"""Names that are read to find the one which a mistyped name may mean."""
+"""Maximum number of doc_ids searched for the nearest to a mistyped one."""
+NO_DOCUMENT = Document("", "", "", NO_METADATA)
+"""Placeholder for a deleted document whose text has been removed."""
 
 Parts = Mapping[str, np.ndarray]
-"""What a method needs of a document besides its text, by name: its vector, its code, …"""
+"""Arrays that a method needs for a document besides its text, by name: its vector, its code, …"""
 
 
 @dataclass(frozen=True)
 class NewRow:
-    """A document that is to be added."""
+    """A document to add."""
 
     document: Document
     code: tuple[int, ...] | None = None
@@ -33,7 +36,7 @@ class NewRow:
 
 @dataclass(frozen=True)
 class Row:
-    """A document of a store. `seq` is its number for ever; `added` and `deleted` are versions of the store."""
+    """A document of a store. `seq` is its permanent number; `added` and `deleted` are versions of the store."""
 
     seq: int
     added: int
@@ -45,42 +48,42 @@ class Row:
 
 @dataclass(frozen=True)
 class Changes:
-    """What happened to a store between two versions."""
+    """Changes to a store between two versions."""
 
     version: int
     purged: int
-    """Who knows less than this version must read a snapshot: what happened by then may have left no trace."""
+    """Readers behind this version must read a snapshot: earlier deletions may have been purged from the store."""
     added: list[Row]
-    """Documents that are new and still there, in the order of `seq`."""
+    """Documents that were added and not deleted since, ordered by `seq`."""
     deleted: list[tuple[int, str]]
-    """`seq` and doc_id of documents that are gone."""
+    """`seq` and doc_id of deleted documents."""
 
 
 class Gone(CallslipError):
-    """A row that was deleted, perhaps by another process, since it was heard of."""
+    """A requested row has been deleted, possibly by another process."""
 
     def __init__(self, seq: int) -> None:
         super().__init__(f"row {seq} was deleted")
 
 
 class Store(Protocol):
-    """Documents, codes and deletions of one living index: what happened last wins, and what is acknowledged lasts.
+    """Documents, codes and deletions of one index: the last change wins, and an acknowledged change is durable.
 
-    Every commit makes the next version. A reader that knows version v asks for what happened since.
+    Every commit creates the next version. A reader at version v asks for the changes since v.
     """
 
     place: str
-    """Where it is, for messages."""
+    """Its location, for messages."""
     poll_seconds: float
-    """How long a reader may rely on the last version that it saw."""
+    """Seconds for which a reader may assume that the version has not changed."""
     shared: bool
-    """Whether other folders rely on it, too, so that nothing they may need is dropped."""
+    """Whether other folders use it too, so that nothing they may need is deleted."""
     read_only: CallslipError | None
-    """Why nothing can be written to it; None if something can."""
+    """The reason why it is read-only; None if it is writable."""
 
     @property
     def detached(self) -> bool:
-        """Whether it is no longer the store that others see in this place."""
+        """Whether its files were replaced, so that others see another store at this location."""
 
     def facts(self) -> dict[str, str]: ...
     def version(self) -> int: ...
@@ -96,7 +99,7 @@ class Store(Protocol):
 
 
 def encoded(row: NewRow) -> tuple[str, str, str, str | None, str | None, bytes | None]:
-    """doc_id, title, text, metadata, code and parts as they are stored."""
+    """doc_id, title, text, metadata, code and parts in their stored form."""
     d = row.document
     if not d.doc_id:
         raise BadSetting("a document without a doc_id", "Give every document its own doc_id.")
@@ -118,7 +121,7 @@ def encoded(row: NewRow) -> tuple[str, str, str, str | None, str | None, bytes |
 
 
 def pack(parts: Parts) -> bytes:
-    """Arrays as safetensors, after a digest of their own: they leave the row when a snapshot has them."""
+    """Arrays as safetensors, preceded by their own digest: they are dropped from the row once a snapshot has them."""
     from safetensors.numpy import save
 
     contents = save({name: np.ascontiguousarray(value) for name, value in parts.items()})
@@ -126,18 +129,18 @@ def pack(parts: Parts) -> bytes:
 
 
 def unpack(contents: bytes | None) -> Parts:
-    """The arrays again; ValueError if they are not what was packed."""
+    """The arrays of `pack`; ValueError if their digest does not match."""
     from safetensors.numpy import load
 
     if contents is None:
         return {}
     if hashlib.sha256(contents[DIGEST:]).digest()[:DIGEST] != contents[:DIGEST]:
-        raise ValueError("what the method keeps of the document is damaged")
+        raise ValueError("the arrays of the document are damaged")
     return load(contents[DIGEST:])
 
 
 def digest(seq: int, added: int, deleted: int | None, *texts: str | None) -> bytes:
-    """Of all that a row says except its parts. Lengths keep neighbours apart."""
+    """Digest of all fields of a row except its parts. Length prefixes keep adjacent fields apart."""
     found = hashlib.sha256(f"{seq} {added} {deleted}".encode())
     for text in texts:
         data = b"" if text is None else text.encode("utf-8")
@@ -146,7 +149,7 @@ def digest(seq: int, added: int, deleted: int | None, *texts: str | None) -> byt
 
 
 def decoded(values: Sequence[Any]) -> Row:
-    """A stored row as it was; ValueError if its digest or its parts do not fit.
+    """Decode a stored row; ValueError if the digest of the row or of its parts does not match.
 
     The values: seq, added, deleted, doc_id, title, text, metadata, code, parts, digest.
     """
@@ -156,7 +159,7 @@ def decoded(values: Sequence[Any]) -> Row:
 
 
 def checked(values: Sequence[Any]) -> None:
-    """ValueError if the digest of a stored row does not fit."""
+    """ValueError if the digest of a stored row does not match."""
     try:
         if digest(*values[:8]) != bytes(values[9]):
             raise ValueError(f"the row of document {values[3]!r} is not what was written")
@@ -165,13 +168,13 @@ def checked(values: Sequence[Any]) -> None:
 
 
 def document_of(values: Sequence[Any]) -> Document:
-    """The document of a stored row, and nothing else of it."""
+    """Only the document of a stored row."""
     _, _, _, doc_id, title, text, metadata, *_ = values
     return Document(doc_id, text, title, json.loads(metadata) if metadata else NO_METADATA)
 
 
 def checked_facts(facts: Mapping[str, str]) -> None:
-    """ValueError if what a store says about itself is not what was written, or makes no sense."""
+    """ValueError if the facts of a store (its version, counts, …) are damaged or invalid."""
     if facts.get("digest") != facts_digest(facts):
         raise ValueError("what the store says of itself is damaged")
     for name in ("version", "purged", "last", "rows"):
@@ -180,7 +183,7 @@ def checked_facts(facts: Mapping[str, str]) -> None:
 
 
 def facts_digest(facts: Mapping[str, str]) -> str:
-    """Of what a store says about itself."""
+    """Digest of the facts of a store."""
     whole = json.dumps({name: facts[name] for name in sorted(facts) if name != "digest"})
     return hashlib.sha256(whole.encode()).hexdigest()[: 2 * DIGEST]
 
@@ -190,9 +193,78 @@ def already(doc_id: str) -> CallslipError:
 
 
 def missing(doc_id: str, known: Collection[str] = ()) -> CallslipError:
-    """The error that names a document which is not there, and the one of `known` that may be meant."""
+    """The error for an unknown doc_id, with the nearest of `known`."""
     close = closest(doc_id, known)
     hint = f" The nearest name there is {close[0]!r}." if close else ""
     return CallslipError(
         f"there is no document {doc_id!r} in the index", f"It may be deleted already; check the doc_id.{hint}"
     )
+
+
+class Documents(Protocol):
+    """Documents by row number, in the order in which they were added."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Document]: ...
+    def rows(self, rows: Sequence[int]) -> list[Document]: ...
+    def doc_ids(self) -> Iterator[str]: ...
+    def metadata(self) -> Iterator[Mapping[str, Any]]: ...
+
+
+class MemoryDocuments:
+    """Documents in a list."""
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        self._documents = list(documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __iter__(self) -> Iterator[Document]:
+        return iter(self._documents)
+
+    def rows(self, rows: Sequence[int]) -> list[Document]:
+        return [self._documents[row] for row in rows]
+
+    def doc_ids(self) -> Iterator[str]:
+        return (document.doc_id for document in self._documents)
+
+    def metadata(self) -> Iterator[Mapping[str, Any]]:
+        return (document.metadata for document in self._documents)
+
+
+class StoredDocuments:
+    """Documents read from a store on demand. `sequence` holds the store's number of each row, in ascending order."""
+
+    def __init__(self, store: Store, sequence: np.ndarray) -> None:
+        self.store, self.sequence = store, sequence
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def __iter__(self) -> Iterator[Document]:
+        yield from self._in_order(self.store.rows(), lambda row: row.seq, lambda row: row.document, NO_DOCUMENT)
+
+    def rows(self, rows: Sequence[int]) -> list[Document]:
+        try:
+            return self.store.read([int(self.sequence[row]) for row in rows])
+        except IndexError:
+            raise IndexCorrupt(self.store.place, "the snapshot has rows that it gives no number of the store") from None
+
+    # Filters need these for every row; titles and texts, most of the file, are not decoded for them.
+
+    def doc_ids(self) -> Iterator[str]:
+        yield from self._in_order(self.store.outline(), lambda row: row[0], lambda row: row[1], "")
+
+    def metadata(self) -> Iterator[Mapping[str, Any]]:
+        found = self._in_order(self.store.outline(), lambda row: row[0], lambda row: row[2], None)
+        yield from (json.loads(text) if text else NO_METADATA for text in found)
+
+    def _in_order(self, rows: Iterable[Any], seq: Callable[[Any], int], value: Callable[[Any], Any], no: Any) -> Any:
+        """The value of each of our rows; `no` if the row was deleted and has been purged from the store."""
+        stored = iter(rows)
+        row = next(stored, None)
+        for wanted in self.sequence.tolist():
+            while row is not None and seq(row) < wanted:
+                row = next(stored, None)
+            yield value(row) if row is not None and seq(row) == wanted else no

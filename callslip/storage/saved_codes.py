@@ -1,4 +1,4 @@
-"""The codes of a saved index or of a file, for another index to be fitted with."""
+"""The codes of a saved index or of a file, to fit another index with."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def place_of_codes(path: str | Path) -> Path | None:
 
 
 def saved_codes(path: str | Path, doc_ids: Sequence[str]) -> np.ndarray:
-    """The codes of these documents in a saved index or a file of codes, [N, L], in their order. Those of an index made
-    of several are the first part's that has any."""
+    """The codes of these documents in a saved index or a file of codes, [N, L], in the given order.
+    In an ensemble, the first part that has codes is used."""
     if Path(path).is_file():
         return _from_file(Path(path), doc_ids)
     place = place_of_codes(path)

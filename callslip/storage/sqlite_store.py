@@ -1,6 +1,6 @@
-"""The embedded store: one SQLite file. A commit is on the disk before it returns (WAL, synchronous=FULL).
+"""The embedded store: one SQLite file. A commit is on disk before it returns (WAL, synchronous=FULL).
 
-Beside it lies its ledger, which says what was acknowledged: see `callslip.storage.ledger`.
+Its ledger, in a second file, records the acknowledged commits: see `callslip.storage.ledger`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from callslip.storage.rows import (
 
 FORMAT = "1"
 TOGETHER = 500
-"""Rows that one question asks for: SQLite takes 999 values at most where it is old."""
+"""Maximum number of rows per query: old versions of SQLite accept at most 999 values."""
 WAIT = 30.0
-"""Seconds that a reader waits while somebody recovers or truncates the log."""
+"""Seconds that a reader waits while another process recovers or truncates the log."""
 ATTEMPT = 0.2
-"""Seconds of one attempt to write; how many are made is a matter of the caller's patience."""
+"""Seconds per attempt to write; attempts are repeated until the caller's timeout (`callslip.runtime.patience`)."""
 SCHEMA = """
 CREATE TABLE documents (
     seq INTEGER PRIMARY KEY, added INTEGER NOT NULL, deleted INTEGER, doc_id TEXT NOT NULL, title TEXT NOT NULL,
@@ -60,9 +60,9 @@ COLUMNS = "seq, added, deleted, doc_id, title, text, metadata, code, parts, dige
 
 
 def create(path: Path, index_id: str, rows: Iterable[tuple[NewRow, bool]]) -> int:
-    """Make a new store of these documents (and whether each is alive), all of version 1; how many there are.
+    """Create a store of these documents (and whether each is alive), all of version 1; returns their number.
 
-    The file is complete and synced when this returns, with nothing beside it.
+    When this returns, the file is complete and synced, without a log.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
@@ -89,10 +89,11 @@ _files_lock = threading.Lock()
 
 @contextmanager
 def _in_use(path: Path) -> Iterator[tuple[int, int]]:
-    """Count this process among the users of a database file; the last one closes the descriptor that hashing opened.
+    """Count the users of a database file in this process; the last one closes the descriptor that hashing opened.
 
-    POSIX locks belong to the process, and closing any descriptor of a file drops all of them. If hashing closed its
-    own while a connection is open, SQLite in another process would take itself for the last one and delete the log.
+    POSIX locks belong to the process, and closing any descriptor of a file releases all of them. If hashing closed its
+    descriptor while a connection is open, SQLite in another process would assume that it is the last user and delete
+    the log.
     """
     found = path.stat()
     file = found.st_dev, found.st_ino
@@ -110,7 +111,7 @@ def _in_use(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a database file, which this process may have open."""
+    """The hash of a database file that this process may have open."""
     with _in_use(path) as file:
         with _files_lock:
             if file not in _files:
@@ -124,7 +125,7 @@ def sha256_of(path: Path) -> str:
 
 
 class Detached(CallslipError):
-    """A store whose files were replaced or removed under an open connection: what it would write nobody would see."""
+    """The files of a store were replaced or removed under an open connection: nobody would see what it writes."""
 
 
 class SqliteStore:
@@ -142,13 +143,13 @@ class SqliteStore:
         self._counted.__enter__()
         self._closed = False
         self._outlined = -1
-        """The last row whose digest was checked by an outline."""
+        """The last row whose digest was verified by `outline`."""
         self.read_only: CallslipError | None = None
-        """Why nothing can be written to it; None if something can."""
-        # In this order: a commit between the two leaves the store ahead, which is no loss.
+        """The reason why it is read-only; None if it is writable."""
+        # Read the ledger first: a commit in between leaves the store ahead of it, which is not a loss.
         acknowledged = ledger.last(path)
         with self._corruption_named():
-            # Two connections: a search does not wait for the disk that a writer waits for.
+            # Two connections, so that searches do not wait for a writer's sync.
             self._reader, self._writer = self._connect(WAIT), self._connect(ATTEMPT)
             facts = self.facts()
         if facts.get("format") != FORMAT:
@@ -169,7 +170,7 @@ class SqliteStore:
         try:
             return connect("mode=rw")
         except sqlite3.OperationalError as error:
-            # A read-only or full disk has no room for the files that writers share; without writers none are needed.
+            # A read-only or full disk has no space for the files that writers share; without writers, none are needed.
             if (wal := self.path.with_name(f"{self.path.name}-wal")).exists() and wal.stat().st_size:
                 raise
             self.read_only = _not_written(self.path, error)
@@ -177,8 +178,8 @@ class SqliteStore:
 
     @property
     def detached(self) -> bool:
-        """Whether commits were acknowledged that our connections cannot see, because their files are no longer those
-        in the folder."""
+        """Whether commits were acknowledged that our connections cannot see, because the files in the folder were
+        replaced."""
         acknowledged = ledger.last(self.path)
         return acknowledged is not None and self.version() < acknowledged.version
 
@@ -193,7 +194,7 @@ class SqliteStore:
             return int(self._reader.execute("SELECT value FROM facts WHERE name = 'version'").fetchone()[0])
 
     def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int:
-        """Delete documents, then add others, both or neither; the version that this made, when it is on the disk."""
+        """Atomically delete documents, then add others; returns the new version, once it is on disk."""
         with self._writing() as facts:
             version, last = int(facts["version"]) + 1, int(facts["last"])
             for doc_id in dict.fromkeys(delete):
@@ -213,7 +214,7 @@ class SqliteStore:
         return version
 
     def changes(self, since: int) -> Changes:
-        """What happened after version `since`."""
+        """The changes after version `since`."""
         with self._reading():
             facts = self.facts()
             added = self._reader.execute(
@@ -223,7 +224,7 @@ class SqliteStore:
             return Changes(int(facts["version"]), int(facts["purged"]), [decoded(row) for row in added], gone)
 
     def deleted(self) -> list[int]:
-        """`seq` of every deleted document that is still stored."""
+        """`seq` of every deleted document that has not been purged."""
         with self._reading():
             found = self._reader.execute(f"{_SELECT_TEXT} WHERE deleted IS NOT NULL").fetchall()
             for values in found:
@@ -231,9 +232,9 @@ class SqliteStore:
             return [values[0] for values in found]
 
     def read(self, seqs: Sequence[int]) -> list[Document]:
-        """Documents by `seq`; `Gone` if one of them is deleted, whoever did it."""
+        """Documents by `seq`; `Gone` if one of them has been deleted, by any process."""
         found: dict[int, Document] = {}
-        # One question sees one state of the store by itself.
+        # A single query sees a consistent state without a transaction.
         with self._reading() if len(seqs) > TOGETHER else self._asking():
             for start in range(0, len(seqs), TOGETHER):
                 some = [int(seq) for seq in seqs[start : start + TOGETHER]]
@@ -248,16 +249,16 @@ class SqliteStore:
         return [found[seq] for seq in seqs]
 
     def rows(self) -> Iterator[Row]:
-        """All rows in the order of `seq`, deleted ones, too, each checked."""
+        """All rows ordered by `seq`, including deleted ones, each verified."""
         for values in self._walk(_SELECT):
             with self._corruption_named():
                 row = decoded(values)
             yield row
 
     def outline(self) -> Iterator[tuple[int, str, str | None]]:
-        """seq, doc_id and metadata of all rows in the order of `seq`, each row checked by its digest.
+        """seq, doc_id and metadata of all rows ordered by `seq`, each row verified by its digest.
 
-        Digests take in the texts, nearly all of the bytes. They are read once; a row that was checked changes no more.
+        Digests cover the texts, most of the file. Texts are read only once, because verified rows do not change.
         """
         known = self._outlined
         if known:
@@ -271,7 +272,7 @@ class SqliteStore:
 
     def _walk(self, select: str, after: int = -1, until: int = 2**62) -> Iterator[Any]:
         last = after
-        while True:  # by pages, so that a slow reader neither blocks others nor makes the log grow
+        while True:  # in pages, so that a slow reader neither blocks others nor makes the log grow
             with self._reading():
                 question = f"{select} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 1000"
                 page = self._reader.execute(question, (last, until)).fetchall()
@@ -281,9 +282,9 @@ class SqliteStore:
             last = page[-1][0]
 
     def purge(self, version: int, keep: Sequence[int]) -> None:
-        """Drop what a snapshot of `version` makes superfluous: documents deleted by then, and kept parts.
+        """Delete what a snapshot of `version` makes redundant: documents deleted by then, and parts.
 
-        Rows of `keep` stay, deleted or not. Readers that know less than `version` must read the snapshot.
+        Rows in `keep` stay, deleted or not. Readers behind `version` must read the snapshot.
         """
         with self._writing() as facts:
             self._writer.execute("CREATE TEMP TABLE IF NOT EXISTS kept (seq INTEGER PRIMARY KEY)")
@@ -297,16 +298,16 @@ class SqliteStore:
             _set_facts(self._writer, facts | {"purged": str(version), "rows": str(rows)})
 
     def retire(self, retired: bool = True) -> None:
-        """Refuse all further writes, because another index takes the folder; or allow them again."""
+        """Reject all further writes, because another index replaces this one; or allow them again."""
         with self._writing(even_retired=True) as facts:
             facts.pop("retired", None)
             self._writer.execute("DELETE FROM facts WHERE name = 'retired'")
-            facts["version"] = str(int(facts["version"]) + 1)  # the file changes, and its seal no longer holds
+            facts["version"] = str(int(facts["version"]) + 1)  # the file changes, so that its seal is no longer valid
             facts["mark"] = _new_mark()
             _set_facts(self._writer, facts | {"retired": "1"} if retired else facts)
 
     def copy_to(self, path: Path) -> int:
-        """A consistent copy, while others read and write; its version."""
+        """Write a consistent copy while others read and write; returns its version."""
         target = sqlite3.connect(path)
         try:
             with self._asking():
@@ -321,16 +322,16 @@ class SqliteStore:
         return int(facts["version"])
 
     def settle(self) -> None:
-        """Move what the log holds into the file itself."""
+        """Checkpoint: move the contents of the log into the database file."""
         with self._locks[1], self._corruption_named():
-            self._writer.execute(f"PRAGMA busy_timeout={int(WAIT * 1000)}")  # for readers who are about to finish
+            self._writer.execute(f"PRAGMA busy_timeout={int(WAIT * 1000)}")  # for readers that are about to finish
             try:
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 self._writer.execute(f"PRAGMA busy_timeout={int(ATTEMPT * 1000)}")
 
     def verify(self) -> None:
-        """Read everything, and raise `IndexCorrupt` if anything is not as it was written."""
+        """Read everything, and raise `IndexCorrupt` if anything is damaged."""
         with self._reading():
             problem = self._reader.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if problem != "ok":
@@ -364,13 +365,13 @@ class SqliteStore:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """One question to the store."""
+        """Run one query."""
         with self._corruption_named(), self._locks[0]:
             yield
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """One state of the store for several questions; nested uses share it."""
+        """A read transaction: a consistent state for several queries. Nested uses share it."""
         with self._asking():
             if self._reader.in_transaction:
                 yield
@@ -383,7 +384,7 @@ class SqliteStore:
 
     @contextmanager
     def _writing(self, even_retired: bool = False) -> Iterator[dict[str, str]]:
-        """A transaction that is on the disk when this ends, or was never there; gives the store's facts."""
+        """A write transaction, which is on disk when the block ends, or rolled back; gives the store's facts."""
         if self.read_only is not None:
             raise self.read_only
         with self._corruption_named(), self._locks[1]:
@@ -407,7 +408,7 @@ class SqliteStore:
                     self._writer.execute("ROLLBACK")
 
     def _begun(self) -> bool:
-        """Begin to write, unless another process does."""
+        """Try to begin a write transaction; False if another process has one."""
         try:
             self._writer.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -417,7 +418,7 @@ class SqliteStore:
         return True
 
     def _check_attached(self, facts: dict[str, str]) -> None:
-        """Refuse to write where nobody would see it; give a store of an earlier version its ledger."""
+        """Reject writes to a store that was replaced; create the ledger of a store from an earlier version."""
         acknowledged = ledger.last(self.path)
         if acknowledged is None and "mark" not in facts:
             ledger.create(self.path, _entry(facts))
@@ -429,17 +430,17 @@ class SqliteStore:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if any(sign in str(error) for sign in ("no such", "Could not decode")):  # it is not the database we made
+            if any(sign in str(error) for sign in ("no such", "Could not decode")):  # not a database of ours
                 raise IndexCorrupt(self.path, f"damaged: {error}") from None
             raise CallslipError(
-                f"{self.path}: {error}", "See that the disk has room and lets you read; then try again."
+                f"{self.path}: {error}", "Check that the disk has free space and is readable; then try again."
             ) from None
         except (sqlite3.DatabaseError, ValueError, UnicodeDecodeError) as error:
             raise IndexCorrupt(self.path, f"damaged: {error}") from None
 
 
 _SELECT = f"SELECT {COLUMNS} FROM documents"
-# What a search shows does not need the parts; they have a digest of their own.
+# Hits do not need the parts, which have their own digest.
 _SELECT_TEXT = f"SELECT {COLUMNS.replace('parts', 'NULL')} FROM documents"
 
 
@@ -463,7 +464,7 @@ def _entry(facts: dict[str, str]) -> ledger.Entry:
 
 
 def _check_nothing_lost(path: Path, facts: dict[str, str], acknowledged: ledger.Entry | None) -> None:
-    """A store must hold every commit that was acknowledged. It may hold one more, which nobody was told of."""
+    """A store must have every acknowledged commit. It may have one more that was not acknowledged."""
     made = _entry(facts)
     if acknowledged is None:
         if made.mark:
@@ -481,14 +482,14 @@ def _check_nothing_lost(path: Path, facts: dict[str, str], acknowledged: ledger.
 
 
 def accept_loss(path: Path) -> int:
-    """Write the ledger anew for the store as it is; how many acknowledged versions that gives up."""
+    """Rewrite the ledger for the store as it is; returns the number of acknowledged versions given up."""
     if path.is_symlink():
         raise behind_a_link(path)
     if not path.is_file():
         raise IndexCorrupt(path, "the file is missing")
     try:
         acknowledged = ledger.last(path)
-    except IndexCorrupt:  # then it says nothing
+    except IndexCorrupt:  # unreadable
         acknowledged = None
     connection = sqlite3.connect(path, timeout=WAIT)
     try:
@@ -505,7 +506,7 @@ def accept_loss(path: Path) -> int:
 
 
 def behind_a_link(path: Path) -> CallslipError:
-    """Why an index is not changed whose files are links, as in the Hugging Face cache: what they name is shared."""
+    """The error for changing an index whose files are links, as in the Hugging Face cache: their targets are shared."""
     return CallslipError(
         f"{path} is a symbolic link, so this index is open for reading only",
         f"Copy it, and change the copy: callslip snapshot {path.parent} COPY.",
@@ -513,7 +514,7 @@ def behind_a_link(path: Path) -> CallslipError:
 
 
 def _not_written(path: Path, error: Exception) -> CallslipError:
-    """Why a write failed, as far as it can be told, with its remedy."""
+    """The error for a failed write, with the remedy for its likely cause."""
     said = str(getattr(error, "strerror", None) or error)
     if "full" in said or getattr(error, "errno", None) == errno.ENOSPC or _no_room(path):
         return CallslipError(f"{path}: nothing was changed, because the disk is full", "Free some space and try again.")

@@ -28,7 +28,7 @@ import numpy as np
 
 from callslip.errors import CallslipError, TrainingStopped
 from callslip.runtime import durable
-from callslip.runtime.interrupts import outside_imports
+from callslip.runtime.process import outside_imports
 from callslip.runtime.versions import versions
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callslip.decoders.engines import packed
-from callslip.decoders.engines.engine import engine_for
-from callslip.decoders.engines.weights import Affine
+from callslip.decoders.engines.engine import Affine, engine_for
 from callslip.decoders.writer import CodeWriter, States
 
 
@@ -136,7 +135,7 @@ def test_only_float32_on_a_cpu_goes_to_onnx():
 
 
 def weights_of(model: CodeWriter):
-    from callslip.decoders.engines.weights import DecoderWeights
+    from callslip.decoders.engines.engine import DecoderWeights
     from callslip.decoders.writer import _norm
 
     return DecoderWeights([layer.weights() for layer in model.layers], _norm(model.norm), 3)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planned_fit import Plan, plan
 from small_log import small_log
 from small_t5 import save_small_t5
+from training_spies import Plan, plan
 
 from callslip.corpus.documents import Document, Query
 from callslip.decoders.writer import States

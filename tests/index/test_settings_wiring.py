@@ -1,6 +1,6 @@
 """The wiring of the settings that methods share: each reaches the quantity that it names.
 
-Most fits are without training: the training loop records its arguments, see `planned_fit`.
+Most fits are without training: the training loop records its arguments, see `training_spies.plan`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planned_fit import plan
 from small_log import small_log
 from small_t5 import save_small_t5
+from training_spies import plan
 
 from callslip.corpus.documents import Corpus, Pair, Query
 from callslip.corpus.pseudo_queries import pseudo_queries
@@ -286,16 +286,16 @@ def test_bucket_limit_bounds_the_documents_of_a_bucket_that_come_first(planned, 
 
 @pytest.mark.parametrize("decoding", ["beam", "exact"])
 def test_the_decoder_writes_with_the_beam_and_the_decoding_asked_for(planned, monkeypatch, decoding):
-    from callslip.search import decode
+    from callslip.search import candidates
 
     made, asked = planned(beam=6, decoding=decoding), []
-    plain = decode.best_codes
+    plain = candidates.best_codes
 
     def watched(*given, exact):
         asked.append((given[3], exact))
         return plain(*given, exact=exact)
 
-    monkeypatch.setattr(decode, "best_codes", watched)
+    monkeypatch.setattr(candidates, "best_codes", watched)
     made.index.search(ASKED["texts"], k=1)
     assert asked == [(6, decoding == "exact")]
 

@@ -36,7 +36,7 @@ from callslip.methods.glen import (
 )
 from callslip.methods.glen.model import LexicalWriter
 from callslip.search.beam import beam_search
-from callslip.search.decode import best_codes
+from callslip.search.candidates import best_codes
 
 QUICK = {"encoder": "scratch", "length": 3, "keyword_epochs": 6, "epochs": 6, "decoder_width": 32, "batch_size": 32}
 

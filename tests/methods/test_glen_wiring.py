@@ -7,16 +7,14 @@ batches of each epoch, and the terms of each epoch's first batch.
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from reference import glen as plain
+from training_spies import Phase, without_steps
 
 from callslip.corpus.documents import Pair
 from callslip.encoders import encoder as encoders
@@ -36,7 +34,7 @@ from callslip.methods.glen.settings import GLENSettings
 from callslip.runtime import device as devices
 from callslip.runtime.seeds import seeded
 from callslip.settings import describe
-from callslip.training import batches, loop
+from callslip.training import batches
 from callslip.training.negatives import prefix_negatives
 
 SMALL = {
@@ -48,66 +46,17 @@ KEYWORDS, REFINEMENT = "learning keywords", "refining codes"
 QUESTION = "which violin has the mark music0"
 
 
-@dataclass
-class Phase:
-    """One call of the training loop."""
-
-    name: str
-    epochs: int
-    steps: int
-    rate: float
-    decay: Any
-    batches: list[list[np.ndarray]] = field(default_factory=list)
-    """The batches of each epoch."""
-    terms: list[dict[str, float]] = field(default_factory=list)
-    """The terms of the first batch of each epoch."""
-
-
 @pytest.fixture
 def phases(monkeypatch) -> list[Phase]:
     """The phases of a fit, by a loop that takes no steps. It gives the decoder's output random weights instead: they
     start at zero, where it makes no difference what the decoder is fed."""
-    seen: list[Phase] = []
 
-    def observe(
-        module, batches_of, objective, *, epochs, steps_per_epoch, learning_rate, weight_decay, phase, log, **_
-    ):
-        one = Phase(phase, epochs, steps_per_epoch, learning_rate, weight_decay("any"))
-        seen.append(one)
-        if not module.out.weight.any():
-            torch.nn.init.normal_(module.out.weight, std=0.3)
-        for epoch in range(epochs):
-            one.batches.append(list(batches_of(epoch)))
-            with torch.no_grad():
-                terms = objective(one.batches[-1][0], epoch / epochs)
-            one.terms.append({name: float(value) for name, value in terms.items()})
-        module.eval()
-        return log
+    def see(phase: Phase) -> None:
+        if not phase.module.out.weight.any():
+            torch.nn.init.normal_(phase.module.out.weight, std=0.3)
+        phase.run_through()
 
-    monkeypatch.setattr(loop, "train", observe)
-    return seen
-
-
-@pytest.fixture
-def spy(monkeypatch):
-    """spy(owner, name) -> a list that gets the arguments of each call by name, with its `result`."""
-
-    def install(owner: Any, name: str) -> list[dict[str, Any]]:
-        calls, real = [], getattr(owner, name)
-        signature = inspect.signature(real)
-
-        def watched(*arguments, **more):
-            bound = signature.bind(*arguments, **more)
-            bound.apply_defaults()
-            call = dict(bound.arguments)
-            calls.append(call)
-            call["result"] = real(*arguments, **more)
-            return call["result"]
-
-        monkeypatch.setattr(owner, name, watched)
-        return calls
-
-    return install
+    return without_steps(monkeypatch, see)
 
 
 def fit(corpus, preset=None, **values):
@@ -225,7 +174,7 @@ def test_the_paper_preset_trains_as_the_paper_says(small_corpus, phases, spy):
     calls, negatives = spy(training, "identifier_embedding"), spy(training.Training, "words_and_negatives")
     smaller = {"decoder_width": 24, "decoder_layers": 1, "encoder": "scratch:dim=32"}
     index = fit(small_corpus, "paper", **smaller)
-    assert [(phase.name, phase.epochs, phase.rate, phase.decay) for phase in phases] == [
+    assert [(phase.name, phase.epochs, phase.learning_rate, phase.weight_decay) for phase in phases] == [
         (KEYWORDS, 20, 2e-4, 1e-4), (REFINEMENT, 12, 5e-5, 1e-4),
     ]  # fmt: skip
     assert index.codes.shape[1] == 3
@@ -349,7 +298,7 @@ def test_an_epoch_has_so_many_texts_in_both_phases(small_corpus, phases, epoch_p
     fit(small_corpus, epoch_pairs=epoch_pairs, batch_size=20, seed=3, keyword_epochs=2)
     assert [phase.steps for phase in phases] == [steps, steps]
     for phase in phases:
-        for epoch, some in enumerate(phase.batches):  # 240 texts in all
+        for epoch, some in enumerate(phase.batch_lists):  # 240 texts in all
             expected = list(batches.shuffled(240, 20, 3, epoch))[:steps]
             assert [batch.tolist() for batch in some] == [batch.tolist() for batch in expected]
 
@@ -365,7 +314,7 @@ def test_the_default_epoch_has_4000_texts(small_corpus, phases):
 def test_each_phase_has_its_own_epochs_and_learning_rate(small_corpus, phases):
     values = {"keyword_epochs": 3, "keyword_learning_rate": 3e-3, "epochs": 4, "learning_rate": 7e-3}
     fit(small_corpus, **values, weight_decay=0.2)
-    assert [(phase.name, phase.epochs, phase.rate, phase.decay) for phase in phases] == [
+    assert [(phase.name, phase.epochs, phase.learning_rate, phase.weight_decay) for phase in phases] == [
         (KEYWORDS, 3, 3e-3, 0.2), (REFINEMENT, 4, 7e-3, 0.2),
     ]  # fmt: skip
     assert [len(phase.terms) for phase in phases] == [3, 4]
@@ -388,7 +337,7 @@ def test_the_seed_makes_the_weights(small_corpus):
 
 def test_the_first_phase_learns_the_keywords_from_queries_and_from_documents(small_corpus, phases):
     index = fit(small_corpus, noise=0, length=3, keyword_epochs=1, epochs=0)
-    texts, chosen = training.Training(index, small_corpus).texts, phases[0].batches[0][0]
+    texts, chosen = training.Training(index, small_corpus).texts, phases[0].batch_lists[0][0]
     keywords = keyword_codes(small_corpus, 3)
     number = {word: token for token, word in enumerate(index.vocabulary)}
     heaviest = [[number[keywords.vocabulary[token]] for token in code] for code in keywords.codes]
@@ -413,7 +362,7 @@ def test_noise_of_that_norm_is_added_to_all_but_the_documents_of_refinement(
     index = fit(small_corpus, noise=noise, strengths=False, keyword_epochs=1, epochs=1)
     texts = training.Training(index, small_corpus).texts
     in_training = [call for call in calls if not torch.is_inference(call["vectors"])]
-    first, second = phases[0].batches[0][0], phases[1].batches[0][0]
+    first, second = phases[0].batch_lists[0][0], phases[1].batch_lists[0][0]
     shift, kinds = noise / 32**0.5, []
     for call in in_training[:4]:
         documents = call["documents"]
@@ -455,7 +404,7 @@ def test_the_default_support_is_eight_words(small_corpus, phases, spy):
 def test_a_step_ranks_the_documents_of_the_batch_and_their_negatives(small_corpus, phases, spy, negatives):
     calls, drawn = spy(training.Training, "ranking_terms"), spy(training.Training, "words_and_negatives")
     index = fit(small_corpus, negatives=negatives, batch_size=24, epochs=1)
-    texts, chosen = training.Training(index, small_corpus).texts, phases[1].batches[0][0]
+    texts, chosen = training.Training(index, small_corpus).texts, phases[1].batch_lists[0][0]
     hard = drawn[0]["result"][1]
     assert hard.shape == (40, negatives)
     rows = np.unique(np.concatenate([texts.row[chosen], hard[texts.row[chosen]].ravel()]))

@@ -7,16 +7,15 @@ batches, and the terms of each epoch's first batch.
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from reference import tied_atomic as reference
+from training_spies import Phase, without_steps
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Pair
@@ -30,68 +29,22 @@ from callslip.search import nearest
 from callslip.search.bm25 import WordIndex
 from callslip.settings import describe
 from callslip.training import batches
-from callslip.training.loop import TrainingLog
 from callslip.training.negatives import NONE, draw
 
 SMALL = {"encoder": "scratch:dim=32", "decoder_width": 16, "decoder_heads": 2, "dropout": 0, "batch_size": 32}
 QUESTION = "which violin has the mark music0"
 
 
-@dataclass
-class Run:
-    """One call of the training loop."""
-
-    epochs: int
-    steps: int
-    rate: float
-    decay: float
-    batches: list[list[np.ndarray]] = field(default_factory=list)
-    """The batches of each epoch."""
-    terms: list[dict[str, float]] = field(default_factory=list)
-    """The terms of the first batch of each epoch."""
-
-
 @pytest.fixture
-def runs(monkeypatch) -> list[Run]:
+def runs(monkeypatch) -> list[Phase]:
     """The trainings of a fit, by a loop that takes no steps. It gives the model's output random weights instead: they
     start at zero, where the decoder makes no difference."""
-    seen: list[Run] = []
 
-    def observe(module, batches_of, objective, *, epochs, steps_per_epoch, learning_rate, weight_decay, **_):
-        one = Run(epochs, steps_per_epoch, learning_rate, weight_decay)
-        seen.append(one)
-        torch.nn.init.normal_(module.out.weight, std=0.1)
-        for epoch in range(epochs):
-            one.batches.append(list(batches_of(epoch)))
-            with torch.no_grad():
-                terms = objective(one.batches[-1][0], epoch / epochs)
-            one.terms.append({name: float(value) for name, value in terms.items()})
-        return TrainingLog()
+    def see(phase: Phase) -> None:
+        torch.nn.init.normal_(phase.module.out.weight, std=0.1)
+        phase.run_through()
 
-    monkeypatch.setattr(training, "train", observe)
-    return seen
-
-
-@pytest.fixture
-def spy(monkeypatch):
-    """spy(owner, name) -> a list that gets the arguments of each call by name, with its `result`."""
-
-    def install(owner: Any, name: str) -> list[dict[str, Any]]:
-        calls, real = [], getattr(owner, name)
-        signature = inspect.signature(real)
-
-        def watched(*arguments, **more):
-            bound = signature.bind(*arguments, **more)
-            bound.apply_defaults()
-            call = dict(bound.arguments)
-            calls.append(call)
-            call["result"] = real(*arguments, **more)
-            return call["result"]
-
-        monkeypatch.setattr(owner, name, watched)
-        return calls
-
-    return install
+    return without_steps(monkeypatch, see)
 
 
 def fit(corpus, preset=None, **values):
@@ -133,10 +86,10 @@ def test_the_quick_preset_trains_for_one_epoch(small_corpus, runs):
 def test_the_settings_are_the_schedule_of_the_training(small_corpus, runs):
     fit(small_corpus, epochs=3, batch_size=30, learning_rate=7e-3, weight_decay=0.2, seed=5, query_repeat=1)
     (run,) = runs
-    assert (run.epochs, run.steps, run.rate, run.decay) == (3, 7, 7e-3, 0.2)
+    assert (run.epochs, run.steps, run.learning_rate, run.weight_decay) == (3, 7, 7e-3, 0.2)
     for epoch in range(3):  # 200 texts
         expected = [batch.tolist() for batch in batches.shuffled(200, 30, 5, epoch)]
-        assert [batch.tolist() for batch in run.batches[epoch]] == expected
+        assert [batch.tolist() for batch in run.batch_lists[epoch]] == expected
 
 
 def test_no_epochs_is_no_training(small_corpus, runs, spy):
@@ -244,7 +197,7 @@ def test_hard_negatives_come_from_the_best_of_bm25_without_the_answers(small_cor
 def test_a_step_has_so_many_hard_negatives_per_example(examples_of, runs, spy, negatives):
     contrasts, states = spy(training, "contrastive"), spy(training.Training, "states")
     index, _, examples = examples_of(negatives=negatives, noise=0, seed=5, epochs=1)
-    text, row = (some[runs[0].batches[0][0]] for some in (examples.text, examples.row))
+    text, row = (some[runs[0].batch_lists[0][0]] for some in (examples.text, examples.row))
     hard = draw(examples.candidates[text], negatives, 40, np.random.default_rng([5, 2]))
     with torch.no_grad():
         documents = index.model(torch.from_numpy(training_vectors(index))).numpy()
@@ -331,7 +284,7 @@ def test_a_step_has_one_of_the_negatives_that_the_teacher_scored(examples_of, ru
     taught = spy(training, "margin_mse")
     values = {"teacher": "dense", "teacher_negatives": teacher_negatives, "noise": 0, "seed": 5, "epochs": 1}
     index, _, examples = examples_of(**values)
-    chosen, rng = runs[0].batches[0][0], np.random.default_rng([5, 2])
+    chosen, rng = runs[0].batch_lists[0][0], np.random.default_rng([5, 2])
     draw(examples.candidates[examples.text[chosen]], 1, 40, rng)  # the hard negatives come before
     pick = np.arange(32), rng.integers(0, teacher_negatives, 32)
     assert examples.judged.shape == (len(examples.text), teacher_negatives)

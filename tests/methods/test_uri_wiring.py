@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planned_fit import Plan, plan
 from reference import uri as plain
 from small_log import small_log
+from training_spies import Plan, plan
 
 from callslip.api import load
 from callslip.corpus.documents import Corpus, Document

@@ -16,7 +16,7 @@ from reference.search import ranked, score_every_code, step_by_step_beam
 from callslip.decoders.writer import CodeWriter
 from callslip.errors import CallslipError
 from callslip.identifiers.table import END, Identifiers
-from callslip.search import candidates, decode
+from callslip.search import candidates
 from callslip.search.beam import beam_search
 from callslip.search.exact import exact_search, table_search
 from callslip.search.trees import FreeTree
@@ -162,9 +162,9 @@ def test_best_codes_takes_the_table_where_there_is_one(problem, n):
     queries = torch.tensor([2, 0, 1, 1])
     model = TableModel(problem.tables)
     model.start = None  # a lookup is enough
-    tabled = decode.best_codes(model, queries, problem.trie, n, problem.live, exact=True)
+    tabled = candidates.best_codes(model, queries, problem.trie, n, problem.live, exact=True)
     assert sum(model.asked) == 4
-    untabled = decode.best_codes(Untabled(problem.tables), queries, problem.trie, n, problem.live, exact=True)
+    untabled = candidates.best_codes(Untabled(problem.tables), queries, problem.trie, n, problem.live, exact=True)
     for query, first, second in zip(queries.tolist(), tabled, untabled, strict=True):
         problem.check(first, problem.truth(query)[:n])
         problem.check(second, problem.truth(query)[:n])
@@ -172,12 +172,12 @@ def test_best_codes_takes_the_table_where_there_is_one(problem, n):
 
 def test_best_codes_goes_on_in_parts(monkeypatch):
     """No more than ROWS beams at once, and the lists come back in the order of the queries."""
-    monkeypatch.setattr(decode, "ROWS", 6)
+    monkeypatch.setattr(candidates, "ROWS", 6)
     rng = np.random.default_rng(0)
     tables = [torch.from_numpy(rng.integers(-40, 0, (9, 5)).astype(np.float32)) for _ in range(2)]
     table = Identifiers([str(row) for row in range(25)], np.array(list(product(range(5), repeat=2))))
     model = TableModel(tables)
-    lists = decode.best_codes(model, torch.arange(9), table.trie(), 3, exact=True)
+    lists = candidates.best_codes(model, torch.arange(9), table.trie(), 3, exact=True)
     assert model.asked == [2, 2, 2, 2, 1]
     for query, beams in enumerate(lists):
         total = (tables[0][query][:, None] + tables[1][query][None]).flatten()
@@ -190,7 +190,7 @@ def test_scores_that_are_not_numbers_are_an_error(search):
     trie = Identifiers(list("abc"), np.array([[0, 0], [0, 1], [1, 1]])).trie()
     model = (TableModel if search == "table" else Untabled)(tables)
     with pytest.raises(CallslipError, match="scores are NaN"):
-        decode.best_codes(model, torch.tensor([0]), trie, 1, exact=search != "beam")
+        candidates.best_codes(model, torch.tensor([0]), trie, 1, exact=search != "beam")
 
 
 def writer(widths, with_end: bool, seed: int) -> CodeWriter:

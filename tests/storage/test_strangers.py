@@ -118,6 +118,14 @@ def test_a_manifest_alone_downloads_no_encoder(monkeypatch, tmp_path):
     assert asked == [("stranger/model", False), ("mine/model", False)]
 
 
+def test_a_model_that_the_user_chose_stays_the_users_when_the_index_is_saved(tmp_path):
+    corpus = [Document(doc_id, text) for doc_id, text in TEXTS.items()]
+    api.fit(corpus, "dense", tmp_path / "index", settings={"encoder": "scratch:dim=8"}).close()
+    assert consent.may_download("scratch:dim=8")
+    api.load(tmp_path / "index").close()
+    assert not consent.may_download("scratch:dim=8")
+
+
 def as_hub_cache(index: Path, cache: Path) -> Path:
     """The files of an index as the Hugging Face cache keeps them: blobs by hash, and links to them."""
     (cache / "blobs").mkdir(parents=True)

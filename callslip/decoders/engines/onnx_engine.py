@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from callslip.decoders.engines.weights import (
+from callslip.decoders.engines.engine import (
     Affine,
     CrossAttentionWeights,
     DecoderWeights,

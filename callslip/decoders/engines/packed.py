@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from callslip.decoders.engines.weights import Affine
+from callslip.decoders.engines.engine import Affine
 
 
 class PackedLinear:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from callslip.decoders.engines.weights import (
+from callslip.decoders.engines.engine import (
     Activation,
     Affine,
     CrossAttentionWeights,

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from callslip.decoders.engines.packed import PackedLinear
-from callslip.decoders.engines.weights import (
+from callslip.decoders.engines.engine import (
     CrossAttentionWeights,
     DecoderWeights,
     EncoderWeights,
@@ -25,6 +24,7 @@ from callslip.decoders.engines.weights import (
     padding,
     rows_of,
 )
+from callslip.decoders.engines.packed import PackedLinear
 
 
 @dataclass

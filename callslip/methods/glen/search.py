@@ -12,7 +12,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.methods.glen.equations import collision_order
 from callslip.methods.glen.model import LexicalWriter
 from callslip.search.beam import Beams
-from callslip.search.decode import best_codes
+from callslip.search.candidates import best_codes
 from callslip.search.exact import table_search
 
 

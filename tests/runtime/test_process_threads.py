@@ -10,10 +10,10 @@ import threading
 import pytest
 import torch
 
-from callslip.runtime import threads
+from callslip.runtime import process
 
 CHILD = (
-    "import os, sys; from callslip.runtime import threads; print(threads.prepare(searching={searching}),"
+    "import os, sys; from callslip.runtime import process; print(process.prepare_threads(searching={searching}),"
     "os.environ.get('OMP_WAIT_POLICY'), os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
 )
 
@@ -28,7 +28,7 @@ def child(searching: bool, **environment: str) -> str:
 
 def test_waiting_threads_sleep_while_searching_and_spin_briefly_while_training():
     assert child(True) == "True passive None False"
-    assert child(False) == f"True None {threads.SHORT_SPIN} False"
+    assert child(False) == f"True None {process.SHORT_SPIN} False"
 
 
 def test_the_users_choice_stands():
@@ -39,7 +39,7 @@ def test_the_users_choice_stands():
 def test_too_late_is_said(monkeypatch):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         monkeypatch.delenv(name, raising=False)
-    assert threads.prepare(searching=True) is False
+    assert process.prepare_threads(searching=True) is False
     assert "OMP_WAIT_POLICY" not in os.environ
 
 
@@ -50,22 +50,22 @@ def test_one_thread_for_a_while_also_when_entered_twice():
         inside, leave = threading.Event(), threading.Event()
 
         def other() -> None:
-            with threads.one():
+            with process.one_thread():
                 inside.set()
                 leave.wait(10)
 
-        with threads.one():
+        with process.one_thread():
             assert torch.get_num_threads() == 1
             helper = threading.Thread(target=other)
             helper.start()
             assert inside.wait(10)
         leave.set()
         helper.join()
-        assert threads._inside == 0
-        with pytest.raises(ValueError), threads.one():
+        assert process._inside == 0
+        with pytest.raises(ValueError), process.one_thread():
             raise ValueError
         torch.set_num_threads(2)
-        with threads.one():
+        with process.one_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

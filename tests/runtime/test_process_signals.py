@@ -11,7 +11,7 @@ import time
 import pytest
 
 from callslip.errors import TrainingStopped
-from callslip.runtime.interrupts import outside_imports
+from callslip.runtime.process import outside_imports
 from callslip.training.checkpoints import Stop
 
 NUMBERS = [signal.SIGTERM, signal.SIGINT]
@@ -77,7 +77,7 @@ def test_a_program_that_works_inside_an_import_can_be_stopped(tmp_path):
     (tmp_path / "script.py").write_text(
         textwrap.dedent("""
         import os, signal
-        from callslip.runtime.interrupts import outside_imports
+        from callslip.runtime.process import outside_imports
         signal.signal(signal.SIGINT, outside_imports(signal.default_int_handler))
         try:
             os.kill(os.getpid(), signal.SIGINT)
