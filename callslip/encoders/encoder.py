@@ -235,7 +235,6 @@ def load_encoder(
         raise BadSetting(f"max_length is {max_length}", "Give at least 3: every text has two special tokens.")
     if spec == "scratch" or spec.startswith("scratch:"):
         encoder: Encoder = ScratchEncoder(spec, max_length or 256)
-        _check_dim(spec, dim, encoder.dim, "Write it in the name: scratch:dim=64.")
     elif brought := plugins.plugins(plugins.ENCODERS).get(spec.partition(":")[0]):
         encoder = brought.load()(spec)
         if not isinstance(encoder, Encoder):
@@ -245,6 +244,9 @@ def load_encoder(
             )
     else:
         encoder = _load_transformer(spec, device, max_length, backend, dim)
+    if dim is not None and encoder.dim != dim:  # only transformers' vectors can be cut
+        remedy = "Leave vector_size out; of the scratch encoder, write scratch:dim=64."
+        raise BadSetting(f"the encoder {spec!r} has vectors of {encoder.dim} numbers, and {dim} are wanted", remedy)
     own = encoder.prompts
     encoder.prompts = Prompts(
         own.query if query_prompt is None else query_prompt,

@@ -17,7 +17,7 @@ from callslip.index.generative import GenerativeRetriever
 from callslip.index.given import Vectors
 from callslip.index.retriever import Retriever
 from callslip.runtime.seeds import seeded
-from callslip.storage.documents import MemoryDocuments
+from callslip.storage.rows import MemoryDocuments
 
 
 @dataclass

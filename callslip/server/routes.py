@@ -33,7 +33,6 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/indexes"): Rule("search"),
     ("POST", "/v1/search"): Rule("search", infers=True),
     ("POST", "/v1/explain"): Rule("search", infers=True),
-    ("POST", "/mcp"): Rule("search", infers=True),
     ("GET", "/v1/documents/{doc_id:path}"): Rule("search"),
     ("PUT", "/v1/documents/{doc_id:path}"): Rule("write", large=True),
     ("DELETE", "/v1/documents/{doc_id:path}"): Rule("write"),
@@ -46,12 +45,14 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/compact"): Rule("admin"),
     **{("GET", path): Rule("open") for path in PAGE},
 }
+MOUNTED = {("POST", "/mcp"): Rule("search", infers=True)}
+"""Rules of routes that exist only if `create_app` mounts them."""
 DOCUMENT = "/v1/documents/{doc_id:path}"
 
 
 def rule_of(method: str, path: str) -> Rule | None:
     """The rule of a request, by method and path alone."""
-    found = RULES.get((method, path))
+    found = RULES.get((method, path)) or MOUNTED.get((method, path))
     if found is None and path.startswith("/v1/documents/"):
         found = RULES.get((method, DOCUMENT))
     return found

@@ -159,6 +159,8 @@ def test_bad_files_and_sizes_are_named(tmp_path):
     folder = with_modules(tmp_path / "a", "Dense", prompts=PROMPTS)
     with pytest.raises(BadSetting, match="12 numbers"):
         load_encoder(str(folder), backend="torch", dim=13)
+    with pytest.raises(BadSetting, match="scratch:dim=64"):
+        load_encoder("scratch:dim=8", dim=4)
     with pytest.raises(BadSetting, match="vector_size"):
         EncoderSettings(vector_size=0)
     (folder / "2_Dense" / "model.safetensors").unlink()

@@ -69,11 +69,12 @@ def fit(corpus, preset=None, **values):
 def texts_of(corpus, **values) -> list[tuple[str, str]]:
     """The training texts of an index with such settings, each with the doc_id of its document."""
     index = fit(corpus, **UNTRAINED | values)
-    seen, cached = [], index.texts.cached
-    index.texts.cached = lambda texts, progress: seen.append(texts) or cached(texts, progress)
-    found = training.Training(index, corpus).texts
-    ids = corpus.doc_ids
-    return [(seen[0][text], ids[row]) for text, row in zip(found.text, found.row, strict=True)]
+    seen, number = [], training.number_texts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "number_texts", lambda texts: seen.append(number(texts)) or seen[-1])
+        found = training.Training(index, corpus).texts
+    (distinct, _), ids = seen[0], corpus.doc_ids
+    return [(distinct[text], ids[row]) for text, row in zip(found.text, found.row, strict=True)]
 
 
 def common_prefix(one, other) -> int:
@@ -589,7 +590,10 @@ def assert_scores_are_those_of_the_model(index, hits) -> None:
 
 def test_the_encoder_is_loaded_as_the_settings_say(small_corpus, phases, spy):
     loaded, asked = spy(encoders, "load_encoder"), spy(devices, "best_device")
-    fit(small_corpus, encoder="scratch:dim=48", max_length=7, backend="torch", device="cpu", **UNTRAINED)
+    more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
+    fit(small_corpus, encoder="scratch:dim=48", max_length=7, backend="torch", device="cpu", **UNTRAINED, **more)
+    prompts = {(call["dim"], call["query_prompt"], call["document_prompt"]) for call in loaded}
+    assert prompts == {(48, "q: ", "d: ")}
     assert {(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded} == {
         ("scratch:dim=48", 7, "torch", "cpu")
     }

@@ -322,7 +322,9 @@ def test_large_indexes_are_searched_by_a_graph_unless_the_search_is_exact(small_
 def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
     loaded, asked = spy(encoders, "load_encoder"), spy(method, "best_device")
     values = {"encoder": "scratch:dim=48", "max_length": 7, "backend": "torch", "device": "cpu", "epochs": 0}
-    index = fit(small_corpus, **values)
+    more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
+    index = fit(small_corpus, **values, **more)
+    assert [(c["dim"], c["query_prompt"], c["document_prompt"]) for c in loaded] == [(48, "q: ", "d: ")]
     assert [(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded] == [
         ("scratch:dim=48", 7, "torch", "cpu")
     ]
