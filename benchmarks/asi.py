@@ -1,11 +1,14 @@
 """ASI and ASI++ on BEIR sets: codes and figures over seeds, indexers, criteria left out, new documents.
 
     python benchmarks/asi.py scifact nfcorpus --parts main,variants,new --set decoder_width=128 --set epochs=3
+    python benchmarks/asi.py scifact --parts density --seeds 0,1,2      # both readings of Eq. 5
 
 `main` fits asi and asi++ with each seed; `variants` fits asi++ with the other indexers, without each criterion, and
 with the density criterion as printed; `new` leaves a fifth of the documents out, adds them after training, and
-evaluates queries by what their documents are to the model. `--split dev` holds train claims out where a set has no
-dev split. `--workers 2` fits two at a time, with a thread each. Results go to results/asi-SET.json after every fit.
+evaluates queries by what their documents are to the model; `density` fits asi++ with both readings of Eq. 5 and each
+seed, and prints their means and extremes by the paper's own measures. `--split dev` holds train claims out where a set
+has no dev split. `--workers 2` fits two at a time, with a thread each. Results go to results/asi-SET.json after every
+fit.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,18 +29,24 @@ from two_stage import held_out
 
 import callslip
 from callslip.corpus.documents import Corpus
-from callslip.evaluation.shared_codes import bucket_figures, group_by_code
+from callslip.evaluation.evaluate import codes_of_answers
+from callslip.evaluation.shared_codes import bucket_figures, code_figures, group_by_code
 from callslip.identifiers import quality
+from callslip.index.readers import ReadQuery
 from callslip.methods import make
 from callslip.search.candidates import candidates
 from callslip.settings import parse_assignments, to_dict
 
 RESULTS = Path(__file__).parent / "results"
 MEASURES = ["nDCG@10", "R@1", "R@10", "R@100"]
-KINDS = ("ranked", "optimistic", "expected")
+KINDS = ("ranked", "optimistic", "expected", "code")
 ALWAYS: dict[str, dict[str, Any]] = {"asi": {"criteria_weight": 0.0}, "asi++": {}}
 """Whatever the command says of λ, asi has none."""
 VARIANTS = ("pq", "rq", "no-density", "no-bottleneck", "no-information", "density-as-printed", "random")
+
+
+READINGS: dict[str, str | None] = {"dense": None, "printed": "density-as-printed"}
+"""Readings of Eq. 5: those in dense regions weigh more, or, as printed, those far from the others."""
 
 
 class Fit(NamedTuple):
@@ -71,6 +81,9 @@ def main() -> None:
         for fit, row in measured(list(fits(arguments)), name, settings, arguments.split, arguments.workers):
             result.setdefault(fit.part, {})[fit.label] = row
             write(path, result, fit.label)
+        if "density" in arguments.parts.split(","):
+            result["readings of Eq. 5"] = readings(result["systems"])
+            write(path, result, json.dumps(result["readings of Eq. 5"], indent=1))
 
 
 def fits(arguments: argparse.Namespace) -> Iterator[Fit]:
@@ -78,6 +91,9 @@ def fits(arguments: argparse.Namespace) -> Iterator[Fit]:
     if "main" in parts:
         for seed in map(int, arguments.seeds.split(",")):
             yield from (Fit("systems", f"{method}, seed {seed}", method, None, seed) for method in ALWAYS)
+    if "density" in parts:
+        for seed, (reading, preset) in product(map(int, arguments.seeds.split(",")), READINGS.items()):
+            yield Fit("systems", f"asi++, Eq. 5 {reading}, seed {seed}", "asi++", preset, seed)
     if "variants" in parts:
         yield from (Fit("systems", f"asi++, {one}", "asi++", one, 0) for one in arguments.variants.split(","))
     if "new" in parts:
@@ -134,9 +150,29 @@ def figures(index: Any, corpus: Corpus, split: str) -> dict[str, Any]:
         row[ranking] = {measure: round(value.mean, 4) for measure, value in report.measures.items()}
         named = {"bucket": "by code", "share": "by share"}.get(ranking, "")
         for measure, kinds in (report.shared_codes or {}).items():
-            row.setdefault(named, {})[measure] = {kind: round(kinds[kind], 4) for kind in KINDS}
+            row.setdefault(named, {})[measure] = {kind: round(kinds[kind], 4) for kind in KINDS if kind in kinds}
     row["free"] = free_search(index, corpus, split)
     return row
+
+
+def readings(systems: dict[str, Any]) -> dict[str, Any]:
+    """Mean, least and most over the seeds of each reading of Eq. 5, by the measures of the paper: unique codes, Gini,
+    and what is found by code, expected and by code."""
+    table: dict[str, Any] = {}
+    for reading in READINGS:
+        rows = [row for label, row in systems.items() if label.startswith(f"asi++, Eq. 5 {reading}, seed")]
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            values = {"unique_codes": row["unique_codes"], "gini_of_buckets": row["gini_of_buckets"]}
+            for measure, kind in product(("R@1", "R@10"), ("expected", "code")):
+                values[f"{measure}, {kind}"] = row["by code"][measure][kind]
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
+        table[reading] = {
+            name: {"mean": round(float(np.mean(some)), 4), "least": min(some), "most": max(some)}
+            for name, some in found.items()
+        } | {"seeds": len(rows)}
+    return table
 
 
 def free_search(index: Any, corpus: Corpus, split: str, beam: int = 10) -> dict[str, Any]:
@@ -145,15 +181,17 @@ def free_search(index: Any, corpus: Corpus, split: str, beam: int = 10) -> dict[
     queries, judgements = corpus.split(split)
     inputs = index.texts.encode([query.text for query in queries.values()])
     index.adjust({"decoding": "free", "beam": beam})
-    runs, known = {}, []
+    runs, codes, known = {}, {}, []
     for query, vector, beams in zip(queries, inputs, index.write(inputs, beam), strict=True):
         rows, number = candidates(beams, index.identifiers, None)
-        order = np.lexsort((-index.rank(vector, rows), number))
+        order = np.lexsort((-index.rank(ReadQuery(vector), rows), number))
         held = [(index.documents.rows([row])[0].doc_id, int(n)) for row, n in zip(rows[order], number[order])]
         runs[query] = group_by_code(held)
+        codes[query] = [tuple(code) for code in beams.codes.tolist()]
         known.append(len(beams.nodes) / beam)
     index.adjust({"decoding": "beam"})
-    means = bucket_figures(runs, judgements, MEASURES).means()
+    by_code = code_figures(codes, codes_of_answers(index, judgements), judgements, MEASURES)
+    means = bucket_figures(runs, judgements, MEASURES, code=by_code).means()
     rounded = {m: {kind: round(kinds[kind], 4) for kind in KINDS} for m, kinds in means.items()}
     return {"codes that exist": round(float(np.mean(known)), 4), **rounded}
 

@@ -5,8 +5,7 @@
 `figures`: one index under each order of hits. `search`: exact and beam search of that index, timed in turns.
 `transfer`: its documents are deleted, those of `--to` added, and that set's questions asked. `collision`: an index
 whose codes have `--short` words, on the questions that have an answer with a shared code: ranked by identifier weights,
-by similarity, and expected of a random order. `--split dev` holds a third of the train queries out where there is no
-dev split.
+and expected of a random order. `--split dev` holds a third of the train queries out where there is no dev split.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from callslip.settings import parse_assignments
 
 MEASURES = ["nDCG@10", "R@100"]
 ORDERS = {
-    "codes, then identifier weights": {"ranking": "bucket", "collision": "weights"},
-    "codes, then similarity": {"ranking": "bucket", "collision": "similarity"},
+    "codes, then identifier weights": {"ranking": "bucket"},
     "codes plus similarity": {"ranking": "sum"},
 }
 PARTS = ("figures", "search", "transfer", "collision")
@@ -142,11 +140,8 @@ def collisions(values: dict[str, Any], corpus: Corpus, split: str, length: int) 
     for label, judgements in {"all": corpus.judgements[split], "colliding": hit}.items():
         some = dataclasses.replace(corpus, judgements={split: judgements})
         of = found[label] = {"questions": len(judgements)}
-        for order in ("weights", "similarity"):
-            report = callslip.evaluate(
-                index.adjust({"collision": order}), some, split=split, measures=["nDCG@10", "R@1"]
-            )
-            of[order] = {measure: round(interval.mean, 4) for measure, interval in report.measures.items()}
+        report = callslip.evaluate(index, some, split=split, measures=["nDCG@10", "R@1"])
+        of["weights"] = {measure: round(interval.mean, 4) for measure, interval in report.measures.items()}
         assert report.shared_codes is not None
         of["random"] = {measure: round(row["expected"], 4) for measure, row in report.shared_codes.items()}
     timing.show("collision", found)

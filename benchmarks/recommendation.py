@@ -27,7 +27,8 @@ import callslip
 from callslip.corpus.documents import Corpus, Query
 from callslip.evaluation.measures import LOG_MEASURES
 from callslip.evaluation.report import evaluate_run
-from callslip.identifiers import RQVAE, HierarchicalKMeans, average_partition_entropy, random_codes
+from callslip.identifiers import RQVAE, VQVAE, HierarchicalKMeans, PartitionEM, average_partition_entropy, random_codes
+from callslip.identifiers.partition_em import relations_of
 from callslip.index.retriever import Retriever
 from callslip.methods import make
 from callslip.runtime.progress import track
@@ -52,6 +53,8 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "tiger": ("tiger", WRITER),
     "deep-retrieval": ("deep-retrieval", WRITER | {"width": 32, "length": 2, "rounds": 2, "round_epochs": 2}),
     "recforest": ("recforest", WRITER | {"width": 32, "trees": 2}),
+    "recforest, long": ("recforest", WRITER | {"width": 32, "trees": 2, "epochs": 30}),
+    "nci": ("nci", WRITER | {"width": 32, "length": 2}),
 }
 GENERAL = {"queries": "set", "decay": 1.0, "history_layers": 0, "history_width": 128}
 """What makes a task general: the history is a set. One vector stands for all of its items: 64 numbers are too few."""
@@ -167,13 +170,17 @@ def reached(index: Any, asked: list[Query], some: int = 512) -> float:
 
 def partition_entropies(corpus: Corpus) -> dict[str, Any]:
     """APE of codes of two levels, over what each user had in training; lower is better."""
-    vectors = make("dense").encode([document.content for document in corpus], "encoding items")
+    vectors = make("dense").texts.cached([document.content for document in corpus], "encoding items")
     positives, found = corpus.sequences().each(), {}
+    relations = relations_of(positives, len(corpus))
     for width in (16, 32, 64):
         makers = {
             "random": random_codes(len(corpus), 2, width, seed=0),
             "k-means": HierarchicalKMeans(width=width, length=2, seed=0).fit(vectors),
             "RQ-VAE": RQVAE(2, width, vectors.shape[1], seed=0).fit(vectors),
+            "VQ-VAE": VQVAE(2, width, vectors.shape[1], seed=0).fit(vectors),
+            "EM": PartitionEM(2, width, seed=0).fit(relations),
+            "EM, leave one out": PartitionEM(2, width, seed=0, leave_one_out=True).fit(relations),
         }
         for name, codes in makers.items():
             entropy = average_partition_entropy(codes, positives)

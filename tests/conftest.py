@@ -47,6 +47,20 @@ def small_corpus() -> Corpus:
     return Corpus(documents, queries, {"train": train, "test": test}, name="small")
 
 
+@pytest.fixture(scope="session")
+def tiny(small_corpus, tmp_path_factory) -> dict[str, str]:
+    """Folders of a tiny BERT and a tiny T5 whose words are those of the small corpus."""
+    from small_bert import save_small_bert
+    from small_t5 import save_small_t5
+
+    texts = [document.content for document in small_corpus] + [query.text for query in small_corpus.queries.values()]
+    words = sorted({word.strip(".,") for text in texts for word in text.split()})
+    return {
+        "BERT": str(save_small_bert(tmp_path_factory.mktemp("bert"), words)),
+        "T5": str(save_small_t5(tmp_path_factory.mktemp("t5"), words)),
+    }
+
+
 @pytest.fixture
 def spy(monkeypatch):
     """spy(owner, name) -> a list that gets the arguments of each call by name, with its `result`."""

@@ -6,12 +6,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import shutil
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import TOPICS
+from small_bert import save_small_bert
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
@@ -34,8 +39,18 @@ def quick(name: str, **more):
     for part in parts:
         known = {field.name for field in dataclasses.fields(find(part).load().Settings)}
         prefix = f"{part}." if len(parts) > 1 else ""
-        values |= {f"{prefix}{key}": value for key, value in (QUICK | more).items() if key in known}
+        short = QUICK | (trained_encoder() if "train_encoder" in find(part).settings else {}) | more
+        values |= {f"{prefix}{key}": value for key, value in short.items() if key in known}
     return make(name, values)
+
+
+@functools.cache
+def trained_encoder() -> dict[str, object]:
+    """For a method that trains its encoder: one that has layers, and a rate at which few steps are enough."""
+    words = [*itertools.chain(*TOPICS.values()), *TOPICS, *(f"{topic}{n}" for topic in TOPICS for n in range(10))]
+    words += ["harp", "harp88", "gong", "gong77", "whales"]  # of the documents that the tests add
+    folder = save_small_bert(Path(tempfile.mkdtemp(prefix="callslip-test-bert-")), words)
+    return {"encoder": str(folder), "backend": "torch", "encoder_learning_rate": 5e-3, "seq2seq_length": 32}
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +309,7 @@ class TestContract:
             index.adjust({"nonsense": 1})
 
 
-@pytest.mark.parametrize("ranking", ["bucket", "share", "sum", "union"])
+@pytest.mark.parametrize("ranking", ["bucket", "share", "sum", "union", "code"])
 def test_the_rankings_order_the_same_documents(fitted, saved, small_corpus, ranking):
     """All documents of the beam come back whatever the ranking; only their order differs, each by its own rule."""
     index = api.load(saved("dsi-semantic")).adjust({"ranking": ranking, "similarity_weight": 7.0})
@@ -303,12 +318,13 @@ def test_the_rankings_order_the_same_documents(fitted, saved, small_corpus, rank
         hits = index.search(query, k=40, explain=True)
         assert set(hits.doc_ids) == set(small_corpus.doc_ids)
         code = [hit.why["code_score"] for hit in hits]
-        near = [hit.why["similarity"] for hit in hits]
+        near = [hit.why.get("similarity", 0.0) for hit in hits]
         rule = {
             "bucket": list(zip(code, near, strict=True)),
             "share": [c - np.log(sizes[hit.code]) for c, hit in zip(code, hits, strict=True)],
             "sum": [c + 7.0 * n for c, n in zip(code, near, strict=True)],
             "union": near,
+            "code": code,
         }[ranking]
         assert rule == sorted(rule, reverse=True)
 

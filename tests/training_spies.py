@@ -157,7 +157,7 @@ class Step:
 
     def share(self, decay: bool = True) -> float:
         """Share of the peak learning rate at this step."""
-        return loop.schedule(self.number / self.total, 0.05, decay)
+        return loop.rate_factor(self.number / self.total, 0.05, "cosine" if decay else "constant")
 
 
 @dataclass
@@ -233,7 +233,7 @@ def check_training_texts(corpus: Corpus, method: str, values: dict[str, Any], pa
     spy_batches(patch, spies)
 
     def doc2query(corpus: Corpus, checkpoint: str, per_document: int, **more: Any) -> list[Pair]:
-        asked.append((checkpoint, per_document, more["seed"]))
+        asked.append((checkpoint, per_document, more["seed"], more["sampling"]))
         return [Pair("a generated query", corpus.doc_ids[0])]
 
     patch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", doc2query)
@@ -249,7 +249,8 @@ def check_training_texts(corpus: Corpus, method: str, values: dict[str, Any], pa
     for kinds in (("title",), ("title", "lead")):
         assert count(pseudo_queries=kinds) == len(pseudo_queries(corpus, kinds=kinds)) + 2 * documents
     assert count(doc2query="some/checkpoint", doc2query_per_document=2, seed=3) == 2 * documents + 1
-    assert asked == [("some/checkpoint", 2, 3)]
+    count(doc2query="some/checkpoint", doc2query_sampling="nucleus")
+    assert asked == [("some/checkpoint", 2, 3, "top-k"), ("some/checkpoint", 5, 0, "nucleus")]
 
 
 def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:
@@ -287,7 +288,11 @@ def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> 
     assert any(hit.why["bucket_size"] > 1 for hit in hits(ranking="share"))
     for hit in hits(ranking="union"):
         assert hit.score == pytest.approx(hit.why["similarity"], abs=1e-5)
+    for hit in hits(ranking="code"):
+        assert hit.score == pytest.approx(hit.why["code_score"], abs=1e-5) and "similarity" not in hit.why
     ranks = [hit.why["beam_rank"] for hit in hits(ranking="bucket")]
+    assert [hit.why["beam_rank"] for hit in hits(ranking="code")] == ranks
+    index.adjust({"ranking": "bucket"})
     assert ranks == sorted(ranks) and len(set(ranks)) < len(ranks)
     first = [hit.code for hit in hits(ranking="bucket", bucket_limit=1)][: len(set(ranks))]
     assert len(set(first)) == len(first)

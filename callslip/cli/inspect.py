@@ -49,8 +49,9 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, 
     other = None if against is None else options.read_table(against)
     whole = CodeTable(identifiers, _vectors(path, len(identifiers))).report(other)
     if as_json:
-        if entropy := _entropy(path):
-            whole["partition_entropy"] = entropy
+        for name, kept in LOGGED.items():
+            if found := _logged(path, kept):
+                whole[name] = found
         terminal.echo(terminal.to_json(whole, indent=2))
         return
     figures = quality.measure(identifiers)
@@ -58,7 +59,8 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, 
     _show_use(figures)
     show_audit(whole)
     if path.is_dir():
-        if entropy := _entropy(path):
+        _show_logged(path)
+        if entropy := _logged(path, LOGGED["partition_entropy"]):
             terminal.echo(
                 f"average partition entropy {entropy['ape']:.3f}; of random codes {entropy['ape_random']:.3f} (how "
                 "widely the codes scatter the items of a training query; lower is better)"
@@ -182,18 +184,44 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
     home.close()
 
 
-def _entropy(path: Path) -> dict[str, float]:
-    """The average partition entropy of a saved index's codes and of random codes, if training measured it."""
+LOGGED = {
+    "partition_entropy": ("ape", "ape_random"),
+    "per_code": ("documents_per_code", "most_documents_per_code", "queries_per_code", "most_queries_per_code"),
+    "greedy_recovery": ("queries", "items", "tokens", "density", "queries_needed", "recovered"),
+}
+"""Figures that training may have logged: average partition entropy; documents and training queries per code; URI's
+Theorem 1."""
+
+
+def _show_logged(path: Path) -> None:
+    if count := _logged(path, LOGGED["per_code"]):
+        terminal.echo(
+            f"documents per code: {count['documents_per_code']:.1f} on average, at most "
+            f"{count['most_documents_per_code']:,}; training queries per code: {count['queries_per_code']:.1f} on "
+            f"average, at most {count['most_queries_per_code']:,}"
+        )
+    if bound := _logged(path, LOGGED["greedy_recovery"]):
+        holds = bound["queries"] >= bound["queries_needed"]
+        terminal.echo(
+            f"greedy recovery (URI, Theorem 1): {bound['items']:,.0f} items in {bound['tokens']:,.0f} first tokens, "
+            f"related to a query with probability {bound['density']:.2g}, need {bound['queries_needed']:,.0f} queries "
+            f"for a certainty of 95 %; there are {bound['queries']:,.0f}: the bound {'holds' if holds else 'fails'}. "
+            f"Of these items' tokens, the greedy algorithm finds {bound['recovered']:.1%} again."
+        )
+
+
+def _logged(path: Path, names: tuple[str, ...]) -> dict[str, float]:
+    """Figures of a saved index that training logged, from the last record that has them all; empty if there is none."""
     from callslip.storage.folder import generation_name, read_manifest
 
     if not path.is_dir():
         return {}
     current = path / generation_name(read_manifest(path, verify=False)["generation"])
     for log in sorted(current.rglob("training.jsonl")):
-        for line in log.read_text(encoding="utf-8").splitlines():
+        for line in reversed(log.read_text(encoding="utf-8").splitlines()):
             record = json.loads(line)
-            if "ape_random" in record:
-                return {name: record[name] for name in ("ape", "ape_random")}
+            if all(name in record for name in names):
+                return {name: record[name] for name in names}
     return {}
 
 

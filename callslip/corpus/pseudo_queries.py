@@ -117,6 +117,17 @@ def pseudo_queries(
     seed: int = 0,
     frequencies: DocumentFrequencies | None = None,
 ) -> list[Pair]:
+    """(pseudo-query, document) pairs for every document, in order, as a list; see `iterate_pseudo_queries`."""
+    return list(iterate_pseudo_queries(corpus, kinds, per_document, seed, frequencies))
+
+
+def iterate_pseudo_queries(
+    corpus: Corpus | Sequence[Document],
+    kinds: Sequence[str] = ("title", "sentences"),
+    per_document: int | None = None,
+    seed: int = 0,
+    frequencies: DocumentFrequencies | None = None,
+) -> Iterator[Pair]:
     """(pseudo-query, document) pairs for every document, in order.
 
     `per_document` is the maximum number per document, taken from the kinds in turn; by default every sentence is
@@ -131,11 +142,9 @@ def pseudo_queries(
         raise BadSetting(f"per_document must be at least 1, not {per_document}", "Leave it out to take all.")
     if frequencies is None:
         frequencies = document_frequencies(corpus) if "keywords" in kinds else DocumentFrequencies(0, {})
-    return [
-        Pair(query, document.doc_id)
-        for document in corpus
-        for query in _of_document(document, kinds, per_document, seed, frequencies)
-    ]
+    for document in corpus:
+        for query in _of_document(document, kinds, per_document, seed, frequencies):
+            yield Pair(query, document.doc_id)
 
 
 def _of_document(

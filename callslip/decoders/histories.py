@@ -102,8 +102,8 @@ class ItemTable(nn.Module):
 
 @dataclass
 class Read:
-    """A batch of encoded histories: one vector each [B, D], and optionally the states [B, T, D] with their mask.
-    `members`: the item numbers of sets, [B, T]."""
+    """A batch of encoded histories or texts: one vector each [B, D], and optionally the states [B, T, D] with their
+    mask. `members`: the item numbers of sets, [B, T]."""
 
     vector: Tensor
     states: States | None = None
@@ -235,10 +235,11 @@ class HistoryWriter(WrappedWriter):
         assert read.states is not None
         return read.states
 
-    @torch.no_grad()
-    def vectors(self, histories: Tensor, batch: int = 1024) -> Tensor:
-        """Vectors to compare with the items' vectors, [B, D]."""
-        return torch.cat([self.encoder(some).vector for some in histories.split(batch)])
+
+@torch.no_grad()
+def vectors_of(encoder: HistoryEncoder, histories: Tensor, batch: int = 1024) -> Tensor:
+    """Vectors of histories by an encoder, [B, D], a few at a time."""
+    return torch.cat([encoder(some).vector for some in histories.split(batch)])
 
 
 @dataclass(frozen=True)

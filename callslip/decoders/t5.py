@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from torch.nn import functional
 from callslip.decoders.engines.engine import Engine, EngineName, Searched, State, engine_for
 from callslip.decoders.engines.t5_weights import decoder_weights, encoder_weights
 from callslip.decoders.scores import ChildScores, SparseScores
+from callslip.decoders.writer import States
+from callslip.encoders.packaged import folder_of
 from callslip.errors import BadInput, BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 
 KINDS = ("t5", "mt5")
@@ -57,6 +59,9 @@ class Tokens:
 
 class T5CodeWriter(Searched):
     """Writes codes of `widths` (tokens per level) for queries given as `Tokens`."""
+
+    shape: tuple[str, ...] = ("widths", "codes", "with_end", "normalise")
+    """Attributes that are saved, and given to the constructor when a folder is loaded."""
 
     def __init__(
         self,
@@ -130,7 +135,7 @@ class T5CodeWriter(Searched):
         return ids
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> T5CodeWriter:
+    def from_pretrained(cls, name: str | Path, widths: Sequence[int], **options: Any) -> Self:
         """Load a checkpoint by name or folder, and extend its vocabulary with the tokens of the codes."""
         t5, tokenizer = _load_checkpoint(str(name))
         if options.get("codes", "tokens") == "tokens":
@@ -142,7 +147,7 @@ class T5CodeWriter(Searched):
         """Ids of each text, truncated to `longest`, end of sequence included."""
         if not texts:
             return []
-        ids = self.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        ids = tokenized(self.tokenizer, texts, truncation=True, max_length=longest)
         return [row or [self.t5.config.eos_token_id] for row in ids]
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
@@ -172,22 +177,33 @@ class T5CodeWriter(Searched):
         contiguous = self.codes == "tokens" and not self.with_end
         return table[int(ids[0]) : int(ids[0]) + len(ids)] if contiguous else table[ids]
 
-    def forward(self, queries: Tokens, codes: Tensor) -> list[Tensor]:
+    def forward(self, queries: Tokens | States, codes: Tensor) -> list[Tensor]:
         """Teacher forcing: logits of every level, each [B, outputs of the level], given the true tokens before it."""
         states = self.hidden(queries, codes)
         return [functional.linear(states[:, level], self.head(level)) for level in range(self.length)]
 
-    def hidden(self, queries: Tokens, codes: Tensor) -> Tensor:
+    def encode(self, queries: Tokens) -> States:
+        """The states of T5's encoder, [B, S, model]; `forward` and `hidden` take them in place of the tokens."""
+        read = self.t5.encoder(input_ids=queries.ids, attention_mask=queries.mask)
+        return States(read.last_hidden_state, queries.mask)
+
+    @property
+    def decoding(self) -> nn.ModuleList:
+        """The layers that write codes and nothing else: T5's decoder and the codebooks, without shared embeddings."""
+        own = [self.embeddings, self.heads] if self.codes == "codebooks" else []
+        return nn.ModuleList([self.t5.decoder.block, self.t5.decoder.final_layer_norm, *own])
+
+    def hidden(self, queries: Tokens | States, codes: Tensor) -> Tensor:
         """Decoder states [B, L, model] under teacher forcing, scaled for the heads; those of the first n + 1 levels if
         codes have only n."""
         self._engine = None  # the weights are about to change
         before = [self._begin(len(codes))]
         before += [self.embed(codes[:, level], level) for level in range(min(codes.shape[1], self.length - 1))]
-        read = self.t5.encoder(input_ids=queries.ids, attention_mask=queries.mask)
+        read = queries if isinstance(queries, States) else self.encode(queries)
         written = self.t5.decoder(
             inputs_embeds=torch.stack(before, dim=1),
-            encoder_hidden_states=read.last_hidden_state,
-            encoder_attention_mask=queries.mask,
+            encoder_hidden_states=read.values,
+            encoder_attention_mask=read.mask,
             use_cache=False,
         )
         return cast(Tensor, written.last_hidden_state) * self.scale
@@ -199,21 +215,31 @@ class T5CodeWriter(Searched):
 
     def start(self, queries: Tokens) -> tuple[State, Tensor | ChildScores]:
         """Read the queries. Returns the state and the log-probabilities of the first level, [B, 1, outputs]."""
-        engine = self._ready()
-        read = engine.encode(functional.embedding(queries.ids, self.t5.get_input_embeddings().weight), queries.mask)
-        state = engine.read(read, queries.mask)
-        return state, self._scores(engine.step(state, self._begin(len(queries.ids))[:, None], None), 0)
+        state, hidden, _ = self.read(queries)
+        return state, self._scores(hidden, 0)
 
     def advance(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor | ChildScores:
         """Append one token to each beam and return the next level's log-probabilities, [B, beams, outputs].
 
         `parents` [B, beams] is the earlier beam that each new beam continues; `tokens` [B, beams] the token it appends.
         """
-        level = state.written
-        return self._scores(self._ready().step(state, self.embed(tokens, level - 1), parents), level)
+        hidden = self.step(state, parents, tokens)
+        return self._scores(hidden, state.written - 1)
+
+    def read(self, queries: Tokens) -> tuple[State, Tensor, States]:
+        """The engine's state after reading the queries, the decoder's first hidden states, [B, 1, model], scaled for
+        the heads, and the states of the encoder."""
+        engine = self._ready()
+        read = engine.encode(functional.embedding(queries.ids, self.t5.get_input_embeddings().weight), queries.mask)
+        state = engine.read(read, queries.mask)
+        hidden = engine.step(state, self._begin(len(queries.ids))[:, None], None)
+        return state, hidden * self.scale, States(read, queries.mask)
+
+    def step(self, state: State, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Append one token to each beam, and return the decoder's next hidden states, [B, beams, model], scaled."""
+        return self._ready().step(state, self.embed(tokens, state.written - 1), parents) * self.scale
 
     def _scores(self, hidden: Tensor, level: int) -> Tensor | ChildScores:
-        hidden = hidden * self.scale
         if self.normalise == "children":
             return SparseScores(hidden, self._kept_head(level))
         if self.normalise == "level":
@@ -248,13 +274,13 @@ class T5CodeWriter(Searched):
         own = {k: v.contiguous().cpu() for k, v in self.state_dict().items() if not k.startswith("t5.")}
         if own:
             save_file(own, folder / CODEBOOKS)
-        shape = {name: getattr(self, name) for name in ("widths", "codes", "with_end", "normalise")}
+        shape = {name: getattr(self, name) for name in self.shape}
         if self.codes == "words":
             shape["vocabulary"] = self.vocabulary
         (folder / WRITER).write_text(json.dumps(shape) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> T5CodeWriter:
+    def load(cls, folder: Path) -> Self:
         """Load a folder written by `save`."""
         from safetensors.torch import load_file
 
@@ -273,10 +299,24 @@ class T5CodeWriter(Searched):
 
 def check_checkpoint(name: str) -> None:
     """Reject anything but a T5 before hours of other work; reads only the small files."""
+    _checked(folder_of(name), _read_config)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a T5 checkpoint, without its weights."""
+    name = folder_of(name)
     _checked(name, _read_config)
+    return _checked(name, _read_tokenizer)
+
+
+def tokenized(tokenizer: Any, texts: Sequence[str], **options: Any) -> list[list[int]]:
+    """The ids of texts. A lone surrogate is not valid Unicode, and a tokenizer rejects it: it is replaced."""
+    clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+    return tokenizer(clean, **options)["input_ids"] if clean else []
 
 
 def _load_checkpoint(name: str) -> tuple[Any, Any]:
+    name = folder_of(name)
     _checked(name, _read_config)
     return _checked(name, _read_all)
 
@@ -295,8 +335,15 @@ def _read_config(name: str) -> None:
         )
 
 
+def _read_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    with quiet():
+        return AutoTokenizer.from_pretrained(name)
+
+
 def _read_all(name: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForSeq2SeqLM
 
     with quiet():
         t5, report = AutoModelForSeq2SeqLM.from_pretrained(
@@ -305,7 +352,10 @@ def _read_all(name: str) -> tuple[Any, Any]:
         missing = sorted(report["missing_keys"])
         if missing:
             raise BadInput(name, f"lacks {len(missing)} of T5's weights, such as {missing[0]}")
-        return t5.eval(), AutoTokenizer.from_pretrained(name)
+        if t5.lm_head.weight is not t5.get_input_embeddings().weight:
+            # transformers would tie a head of its own (flan-t5, mt5) as soon as the vocabulary is extended.
+            t5.config.tie_word_embeddings = False
+        return t5.eval(), _read_tokenizer(name)
 
 
 def _checked(name: str, read: Callable[[str], Any]) -> Any:

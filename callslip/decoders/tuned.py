@@ -11,9 +11,10 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
+from callslip.decoders.histories import Read
 from callslip.decoders.t5 import Tokens
 from callslip.decoders.wrapped import WrappedWriter
-from callslip.decoders.writer import CodeWriter
+from callslip.decoders.writer import CodeWriter, States
 from callslip.encoders.encoder import TransformerEncoder, load_encoder
 from callslip.encoders.pooling import PooledModel
 from callslip.errors import Unsupported
@@ -24,7 +25,7 @@ TOP = 2
 
 
 class TunedWriter(WrappedWriter):
-    """Reads `Tokens`: the encoder turns them into a vector, and the writer into a code."""
+    """Reads `Tokens`: the encoder turns them into a vector or into states, and the writer turns these into a code."""
 
     def __init__(
         self,
@@ -54,9 +55,16 @@ class TunedWriter(WrappedWriter):
     def batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         return Tokens.padded([row or [self.filler] for row in rows], self.filler)
 
-    def memory(self, texts: Tokens) -> Tensor:
-        """The encoder's unit vectors, [B, dim]."""
-        return functional.normalize(self.encoder(texts.ids, texts.mask)[:, : self.dim], dim=-1)
+    def memory(self, texts: Tokens) -> Tensor | States:
+        """What the writer reads: the encoder's unit vectors, [B, dim], or the states of all tokens."""
+        read = self.read(texts)
+        return read.vector if read.states is None else read.states
+
+    def read(self, texts: Tokens) -> Read:
+        """The encoder's unit vectors and, if the writer reads them, the states of all tokens."""
+        states = self.encoder.states(texts.ids, texts.mask)
+        vector = functional.normalize(self.encoder.pooled(states, texts.mask)[:, : self.dim], dim=-1)
+        return Read(vector, States(states, texts.mask.bool()) if self.reads == "states" else None)
 
 
 def layers_of(model: nn.Module) -> Sequence[nn.Module]:

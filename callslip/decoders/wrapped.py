@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -22,6 +22,10 @@ class WrappedWriter(nn.Module):
     @property
     def widths(self) -> tuple[int, ...]:
         return self.writer.widths
+
+    @property
+    def reads(self) -> Literal["vector", "states"]:
+        return self.writer.reads
 
     @property
     def with_end(self) -> bool:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ("auto", "torch", "onnx")
 
+OURS = ("bge-small", "granite", "minilm")
+"""Encoders with a short name; no plugin takes their place."""
 FLOAT = frozenset({"granite"})
 """Encoders that "auto" keeps in float32: int8 costs granite 0.006 nDCG@10 on part of SciFact, and MiniLM nothing."""
 WINDOW = 8192
@@ -223,7 +225,8 @@ def load_encoder(
     query_prompt: str | None = None,
     document_prompt: str | None = None,
 ) -> Encoder:
-    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `scratch[:dim=64,…]`, a folder, or a hub name.
+    """Load an encoder by `spec`: `minilm` (embedded), `granite`, `bge-small`, `scratch[:dim=64,…]`, a folder, or a
+    hub name.
 
     `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and cached in the
     cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU. `dim` keeps the first
@@ -235,7 +238,7 @@ def load_encoder(
         raise BadSetting(f"max_length is {max_length}", "Give at least 3: every text has two special tokens.")
     if spec == "scratch" or spec.startswith("scratch:"):
         encoder: Encoder = ScratchEncoder(spec, max_length or 256)
-    elif brought := plugins.plugins(plugins.ENCODERS).get(spec.partition(":")[0]):
+    elif spec not in OURS and (brought := plugins.plugins(plugins.ENCODERS).get(spec.partition(":")[0])):
         encoder = brought.load()(spec)
         if not isinstance(encoder, Encoder):
             raise BadSetting(
@@ -273,17 +276,29 @@ def _load_transformer(
     return TransformerEncoder(checkpoint, runner, length, chosen, dim)
 
 
+def encoder_dim(spec: str) -> int:
+    """The width of an encoder's vectors, without loading its weights unless it is a plugin."""
+    if spec == "scratch" or spec.startswith("scratch:"):
+        return int(scratch_settings(spec)["dim"])
+    if spec not in OURS and spec.partition(":")[0] in plugins.plugins(plugins.ENCODERS):
+        return load_encoder(spec).dim
+    _check_name(spec)
+    return open_checkpoint(spec).dim
+
+
+def state_dim(spec: str) -> int:
+    """The width of the states of a transformer's tokens, without loading its weights."""
+    _check_name(spec)
+    return open_checkpoint(spec).state_dim
+
+
 def _check_name(spec: str) -> None:
     """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path
 
-    if (
-        spec not in {"minilm", "granite", GIVEN}
-        and not Path(spec).is_dir()
-        and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec)
-    ):
+    if spec not in {*OURS, GIVEN} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
         brought = plugins.plugins(plugins.ENCODERS)
-        known = ["minilm", "granite", "scratch", *brought, "the path of a folder", "OWNER/NAME on the hub"]
+        known = [*OURS, "scratch", *brought, "the path of a folder", "OWNER/NAME on the hub"]
         raise UnknownName("encoder", spec, known)
 
 
@@ -347,6 +362,13 @@ class TextVectors:
             )
         return self._encoder
 
+    @property
+    def dim(self) -> int:
+        """The width of the vectors of documents."""
+        if self.given.documents is not None:
+            return self.given.documents.dim
+        return self.settings.vector_size or encoder_dim(self.settings.encoder)
+
     def queries(self, queries: Sequence[Query]) -> np.ndarray:
         """Unit vectors of queries, [n, dim]: given ones by id, others by their texts."""
         held = self.given.queries
@@ -375,11 +397,11 @@ class TextVectors:
             return held.of([document.doc_id for document in some])
         return self.cached([document.content for document in some], progress, "document")
 
-    def training(self, texts: list[str]) -> np.ndarray:
+    def training(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors of the texts that stand for queries in training, [n, dim]."""
         held = self.given.queries
         if self.given.encode is not None and texts:
-            return self.given.encoded(texts)
+            return self.given.encoded(list(texts))
         if self.settings.encoder != GIVEN:
             return self.cached(texts, "encoding training texts", "query")
         if not texts and self.given.documents is not None:
@@ -392,7 +414,7 @@ class TextVectors:
             )
         return held.of([self.given.by_text[text] for text in texts])
 
-    def cached(self, texts: list[str], progress: str, kind: Kind) -> np.ndarray:
+    def cached(self, texts: Sequence[str], progress: str, kind: Kind) -> np.ndarray:
         """Unit vectors of texts of one kind, [n, dim]; cached, so that each text is encoded only once."""
         from callslip.encoders.vector_cache import cached_encode
 

@@ -7,6 +7,7 @@ our encoders they are normalised, so that only their directions count.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,15 @@ def _read_parquet(path: Path) -> tuple[list[str] | None, np.ndarray]:
     return ids, np.array(rows, np.float32)
 
 
+@dataclass
 class Given:
     """What an index was given: vectors of documents, vectors of queries, and a callable for other texts."""
 
-    def __init__(self) -> None:
-        self.documents: GivenVectors | None = None
-        self.queries: GivenVectors | None = None
-        self.encode: Encode | None = None
-        self.by_text: dict[str, str] = {}
-        """Query texts to the id of a query that has a vector, for training."""
+    documents: GivenVectors | None = None
+    queries: GivenVectors | None = None
+    encode: Encode | None = None
+    by_text: dict[str, str] = field(default_factory=dict)
+    """Query texts to the id of a query that has a vector, for training."""
 
     def encoded(self, texts: list[str], dim: int | None = None) -> np.ndarray:
         """The user's callable on texts, as unit vectors."""

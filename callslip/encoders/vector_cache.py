@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from callslip.encoders.pretrained import cache_folder
 from callslip.errors import CallslipError
+from callslip.runtime.cache import cache_folder
 
 CHUNK = 256
 """Number of texts encoded between two writes; an interrupted run loses at most this many."""
@@ -193,18 +193,18 @@ def cached_encode(
     if not texts or not cache.enabled or not getattr(encoder, "worth_caching", True):
         return encoder.encode(texts, batch_size=batch_size, progress=progress)
     keys = [feature_key(encoder.fingerprint, text) for text in texts]
-    text_of = dict(zip(keys, texts))
-    known = cache.get(list(text_of), encoder.dim)
-    for part in _chunks([key for key in text_of if key not in known], text_of, progress):
-        vectors = encoder.encode([text_of[key] for key in part], batch_size=batch_size)
+    place_of = {key: place for place, key in enumerate(keys)}  # not the texts, which may be on disk
+    known = cache.get(list(place_of), encoder.dim)
+    for part in _chunks({key: place for key, place in place_of.items() if key not in known}, texts, progress):
+        vectors = encoder.encode([texts[place_of[key]] for key in part], batch_size=batch_size)
         cache.put(part, vectors)
         known.update(zip(part, vectors))
     return np.stack([known[key] for key in keys]).astype(np.float32, copy=False)
 
 
-def _chunks(missing: list[bytes], text_of: dict[bytes, str], progress: str | None) -> Iterator[list[bytes]]:
+def _chunks(missing: dict[bytes, int], texts: Sequence[str], progress: str | None) -> Iterator[list[bytes]]:
     """Chunks of missing keys, longest texts first to reduce padding, with an optional progress bar."""
-    order = sorted(missing, key=lambda key: -len(text_of[key]))
+    order = sorted(missing, key=lambda key: -len(texts[missing[key]]))
     parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
     if progress is None or not parts:
         yield from parts

@@ -1,4 +1,4 @@
-"""An encoder's word pieces: its tokenisation, and its input embeddings."""
+"""An encoder's word pieces, and vectors of words as embeddings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ class EncoderPieces:
     def __init__(self, spec: str) -> None:
         from tokenizers import Tokenizer
 
-        self._checkpoint = open_checkpoint(spec)
         # A copy, because the encoder's own tokenizer must keep its truncation.
-        self._reader = Tokenizer.from_str(self._checkpoint.tokenizer.to_str())
+        self._reader = Tokenizer.from_str(open_checkpoint(spec).tokenizer.to_str())
         self._reader.no_truncation()
         self._reader.no_padding()
         self._unknown = getattr(self._reader.model, "unk_token", None)
@@ -30,14 +29,6 @@ class EncoderPieces:
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # replaces lone surrogates
         encoded = self._reader.encode_batch(clean, add_special_tokens=False)
         return [[piece for piece in one.tokens if piece != self._unknown] for one in encoded]
-
-    def table(self, pieces: Sequence[str]) -> np.ndarray:
-        """The encoder's input embeddings of the pieces, [n, D]; zeros for pieces outside its vocabulary."""
-        weight = self._checkpoint.load_model().get_input_embeddings().weight.detach().float().numpy()
-        rows = [self._reader.token_to_id(piece) for piece in pieces]
-        found = weight[[0 if row is None else row for row in rows]]
-        found[[row is None for row in rows]] = 0
-        return found
 
 
 def encoder_pieces(spec: str) -> EncoderPieces | None:
@@ -56,9 +47,3 @@ def spread(rows: np.ndarray) -> np.ndarray:
     rows = rows - rows.mean(axis=0)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, 1e-6) * rows.shape[1] ** 0.5).astype(np.float32)
-
-
-def linear_map(x: np.ndarray, y: np.ndarray, ridge: float = 1.0) -> np.ndarray:
-    """Ridge regression: the matrix M [Dx, Dy] that minimises |x M - y|^2 + ridge |M|^2."""
-    found = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ y)
-    return (found / max(float(np.linalg.norm(found, 2)), 1e-9)).astype(np.float32)

@@ -103,10 +103,16 @@ class Comparison:
         return table
 
     def extras(self) -> dict[str, dict[str, str]]:
-        """column -> system -> text: times, unique codes, diversity of the first level; columns without values are left
-        out."""
+        """column -> system -> text: times, unique codes, diversity of the first level, and the first measure as
+        expected and by code where documents share codes; columns without values are left out."""
         columns: dict[str, dict[str, str]] = {"fit": {}, "search per query": {}, "unique codes": {}, "diversity": {}}
+        first = self.measures[0]
+        columns |= {f"{first} expected": {}, f"{first} by code": {}}
         for name, report in self.reports.items():
+            shared = (report.shared_codes or {}).get(first, {})
+            for kind, column in (("expected", f"{first} expected"), ("code", f"{first} by code")):
+                if kind in shared:
+                    columns[column][name] = f"{shared[kind]:.4f}"
             fit, search = report.timings.get("fit_seconds"), report.timings.get("search_seconds")
             if fit is not None:
                 columns["fit"][name] = duration(fit)

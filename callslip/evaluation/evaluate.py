@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,8 @@ from callslip.index.retriever import Retriever
 from callslip.search.hits import Hit, Hits
 
 BATCH = 64
+CODES = 10
+"""Number of codes that results by code need: deeper cutoffs count the codes of the documents found."""
 HISTORY_NOTES = {
     True: "All items are ranked except those in the user's history.",
     False: "All items are ranked, including those in the user's history.",
@@ -40,7 +43,8 @@ def evaluate(
     """Search every judged query of the split for `depth` hits (more if a measure has a higher cutoff) and evaluate.
 
     `typos` adds that many typos to each query. If documents can share a code, the report includes optimistic and
-    expected results; if there are training queries, it separates seen from unseen answers.
+    expected results and those of the codes themselves; if there are training queries, it separates seen from unseen
+    answers.
 
     `exact` adds the loss by pruning: the queries are searched again, exactly (or by beam search, if the settings choose
     exact decoding). Measures and hits are compared between whole searches, codes between decodings of as many codes as
@@ -95,13 +99,12 @@ def evaluate_with_run(
     depth = max([depth, *(cutoff_of(measure) or 0 for measure in parsed)])
     codes = code_quality(retriever)
     shared = shares_codes(retriever, codes)
-    # Expected results need whole buckets, so the last one must not be truncated at `depth`.
-    k = depth + (codes["bucket_max"] if shared else 0)
+    # Expected results need whole buckets, so the last one must not be truncated at `depth`; results by code, as many
+    # documents as the first codes can have.
+    k = max(depth + codes["bucket_max"], largest(codes["bucket_histogram"], CODES)) if shared else depth
     found, seconds = search_all(retriever, list(queries.values()), k, exclude_history)
-    run = run_of(found, depth)
-    buckets = {
-        qid: group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth)) for qid, hits in found.items()
-    }
+    run, buckets = run_of(found, depth), {qid: buckets_of(hits, depth) for qid, hits in found.items()}
+    code_of = codes_of_answers(retriever, judgements) if shared else {}
     report = evaluate_run(
         run,
         judgements,
@@ -110,8 +113,10 @@ def evaluate_with_run(
         split=split if not typos else f"{split} with {typos} typo{'s' * (typos > 1)} a query",
         name=name or retriever.method,
         buckets=buckets if shared else None,
+        codes={qid: [without_end(hit.code) for hit in hits] for qid, hits in found.items()} if shared else None,
+        code_of=code_of,
         seen=None if split == "train" else trained_on(corpus),
-        identifiers=codes,
+        identifiers=codes | queries_per_code(code_of, judgements),
         timings={
             "fit_seconds": retriever.fit_seconds,
             "search_seconds": seconds,
@@ -205,6 +210,11 @@ def search_all(
     return found, time.perf_counter() - began
 
 
+def buckets_of(hits: Hits, depth: int) -> list[list[str]]:
+    """The first `depth` hits as whole buckets."""
+    return group_by_code((hit.doc_id, hit.code) for hit in whole_buckets(hits, depth))
+
+
 def whole_buckets(hits: Hits, depth: int) -> list[Hit]:
     """The first `depth` hits, and further hits that share the last one's code."""
     end = min(depth, len(hits))
@@ -223,7 +233,40 @@ def code_quality(retriever: Retriever) -> dict[str, Any]:
     return quality.measure(codes).to_dict()
 
 
+def largest(histogram: dict[int, int], count: int) -> int:
+    """The number of documents in the `count` largest buckets, given bucket size -> number of buckets."""
+    documents = 0
+    for size, buckets in sorted(((int(size), n) for size, n in histogram.items()), reverse=True):
+        documents += size * min(buckets, count)
+        count -= min(buckets, count)
+    return documents
+
+
+def codes_of_answers(retriever: Retriever, judgements: Judgements) -> dict[str, tuple[int, ...]]:
+    """The code of every judged document of the index."""
+    row_of, codes = retriever.row_of(), retriever.codes_by_row()
+    assert codes is not None
+    asked = {doc_id for judged in judgements.values() for doc_id in judged if doc_id in row_of}
+    return {doc_id: without_end(codes[row_of[doc_id]]) for doc_id in asked}
+
+
+def without_end(code: Iterable[int] | None) -> tuple[int, ...]:
+    """The tokens of a code, without padding."""
+    return tuple(int(token) for token in (() if code is None else code) if token >= 0)
+
+
+def queries_per_code(code_of: dict[str, tuple[int, ...]], judgements: Judgements) -> dict[str, Any]:
+    """How the judged queries are spread over the codes of their answers."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for judged in judgements.values():
+        counts.update({code_of[d] for d, grade in judged.items() if grade > 0 and d in code_of})
+    if not counts:
+        return {}
+    mean = sum(counts.values()) / len(counts)
+    return {"codes_asked": len(counts), "queries_per_code_mean": mean, "queries_per_code_max": max(counts.values())}
+
+
 def shares_codes(retriever: Retriever, codes: dict[str, Any]) -> bool:
     """Whether hits are ordered by bucket and some bucket has several documents."""
-    in_buckets = getattr(retriever.settings, "ranking", None) in ("bucket", "share")
+    in_buckets = getattr(retriever.settings, "ranking", None) in ("bucket", "share", "code")
     return bool(codes) and in_buckets and codes["bucket_max"] > 1

@@ -129,19 +129,26 @@ def _figure(cell: Cell) -> str:
     return f"{mean}{mark}<small>{cell.low:.3f}–{cell.high:.3f}</small>"
 
 
+KINDS = {"ranked": "ranked", "expected": "expected", "code": "by code", "optimistic": "optimistic"}
+"""Kinds of results of documents that share a code, and how they are shown."""
+
+
 def _shared(comparison: Comparison) -> str:
-    """Ranked, expected and optimistic results of the systems whose documents can share a code."""
+    """Results of the systems whose documents can share a code: ranked, expected, by code and optimistic."""
     rows = []
     for name, report in comparison.reports.items():
-        for kind in ("ranked", "expected", "optimistic") if report.shared_codes else ():
-            figures = [f"{(report.shared_codes or {})[measure][kind]:.4f}" for measure in comparison.measures]
-            rows.append([f"{escape(name)}, {kind}", *figures])
+        shared = report.shared_codes or {}
+        for kind, shown in KINDS.items():
+            if all(kind in shared.get(measure, {}) for measure in comparison.measures):
+                figures = [f"{shared[measure][kind]:.4f}" for measure in comparison.measures]
+                rows.append([f"{escape(name)}, {shown}", *figures])
     if not rows:
         return ""
     return (
         "<h2>Documents that share a code</h2>"
         + _table(map(escape, ["System, order inside a bucket", *comparison.measures]), rows)
         + '<p class="hint">Ranked: the order shown to users. Expected: the mean over all orders inside the buckets. '
+        "By code: every code takes one rank, and is right if one of its documents is. "
         "Optimistic: relevant documents first in each bucket.</p>"
     )
 

@@ -185,7 +185,7 @@ def _compare_codes(
     writing: dict[Decoding, float] = dict.fromkeys(DECODINGS, 0.0)
     for start in range(0, len(queries), BATCH):
         batch = list(queries[start : start + BATCH])
-        inputs = retriever.reader.inputs(batch, retriever.reader.query_vectors(batch))
+        inputs = retriever.reader.query_inputs(batch)
         lists: dict[Decoding, list[Beams]] = {}
         for decoding in DECODINGS:
             with decoding_as(retriever, decoding):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from callslip.errors import BadInput, BadSetting
 from callslip.evaluation.measures import DEFAULT_MEASURES, PerQuery, Run, cutoff_of, parse_measures, per_query
 from callslip.evaluation.plain import plain, to_json, write_json
 from callslip.evaluation.pruning import Pruning
-from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures
+from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures, code_figures
 from callslip.evaluation.significance import CONFIDENCE, RESAMPLES, Interval, bootstrap_intervals
 from callslip.runtime.versions import versions
 
@@ -58,7 +58,7 @@ class Report:
     """Confidence level of the intervals: percentile bootstrap over queries, with `resamples` resamples."""
     resamples: int = RESAMPLES
     shared_codes: dict[str, Any] | None = None
-    """measure -> ranked, optimistic, expected; for methods whose documents can share a code."""
+    """measure -> ranked, optimistic, expected, code; for methods whose documents can share a code."""
     seen: dict[str, Group] | None = None
     """Keys of SEEN_GROUPS -> queries and results, if the seen documents were given."""
     pruning: Pruning | None = None
@@ -163,6 +163,8 @@ def evaluate_run(
     split: str = "test",
     name: str = "",
     buckets: Mapping[str, Buckets] | None = None,
+    codes: Mapping[str, Sequence[Hashable]] | None = None,
+    code_of: Mapping[str, Hashable] | None = None,
     seen: Iterable[str] | None = None,
     identifiers: Mapping[str, Any] | None = None,
     timings: Mapping[str, float] | None = None,
@@ -174,14 +176,18 @@ def evaluate_run(
     """Evaluate a run: query_id -> (doc_id, score) best first.
 
     The data set is given by `corpus`, or by its fingerprint (`dataset`). `buckets` gives the hits of each query as
-    whole buckets, and adds optimistic and expected results; `seen` gives the doc_ids that answer training queries, and
-    adds results by seen answers. The other arguments are recorded in the report.
+    whole buckets, and adds optimistic and expected results; `codes`, the codes found for each query, and `code_of`, the
+    code of each document, add results of the codes themselves; `seen` gives the doc_ids that answer training queries,
+    and adds results by seen answers. The other arguments are recorded in the report.
     """
     parsed = parse_measures(measures)
     _check(run, judgements, split)
     values = per_query(run, judgements, parsed)
     bounds = {"confidence": confidence, "resamples": resamples, "seed": seed}
-    shared = bucket_figures(buckets, judgements, parsed, ranked=values, seed=seed) if buckets is not None else None
+    by_code = code_figures(codes, code_of, judgements, parsed) if codes is not None and code_of is not None else None
+    shared = None
+    if buckets is not None:
+        shared = bucket_figures(buckets, judgements, parsed, ranked=values, code=by_code, seed=seed)
     return Report(
         name=name,
         dataset=dict(dataset) if dataset is not None else corpus.fingerprint() if corpus is not None else {},

@@ -1,14 +1,17 @@
-"""Results for documents that share a code: ranked, optimistic and expected.
+"""Results for documents that share a code: ranked, optimistic, expected and by code.
 
 When a model writes a code, it retrieves a bucket of documents. Results then depend on the order inside the bucket, and
-published results do not always say which order they use. Reports therefore give three values:
+published results do not always say which order they use. Reports therefore give four values:
 
 - *ranked*: the actual order, which users see;
 - *optimistic*: relevant documents first inside each bucket, an upper bound over all orders;
-- *expected*: the mean over all orders inside each bucket, the value of the code alone.
+- *expected*: the mean over all orders inside each bucket, the value of the code alone;
+- *code*: every code takes one rank, and is right if one of its documents is. Papers on codes that documents share count
+  so; it cannot be compared with methods whose codes are unique.
 
 Buckets keep their order and every document takes a rank, so a large bucket before the right one lowers even the
-optimistic value. Pass whole buckets, not truncated at k: the measures apply their own cutoff.
+optimistic value (but not the value by code). Pass whole buckets, not truncated at k: the measures apply their own
+cutoff.
 """
 
 from __future__ import annotations
@@ -34,15 +37,17 @@ SAMPLES = 1000
 
 @dataclass(frozen=True)
 class BucketFigures:
-    """The three values per measure and query, and how the expected one was computed."""
+    """The values per measure and query, and how the expected one was computed."""
 
     ranked: PerQuery
     optimistic: PerQuery
     expected: PerQuery
     expected_by: dict[str, str] = field(default_factory=dict)
+    code: PerQuery = field(default_factory=dict)
+    """Values of the codes themselves; empty if the codes are not known."""
 
     def means(self) -> dict[str, dict[str, float]]:
-        """measure -> {"ranked", "optimistic", "expected"} -> mean over queries."""
+        """measure -> {"ranked", "optimistic", "expected"} and, if the codes are known, "code" -> mean over queries."""
         return {
             measure: {
                 kind: float(np.mean(list(figures[measure].values())))
@@ -50,7 +55,9 @@ class BucketFigures:
                     ("ranked", self.ranked),
                     ("optimistic", self.optimistic),
                     ("expected", self.expected),
+                    ("code", self.code),
                 )
+                if figures
             }
             for measure in self.ranked
         }
@@ -70,14 +77,16 @@ def bucket_figures(
     measures: str | Iterable[Any],
     *,
     ranked: PerQuery | None = None,
+    code: PerQuery | None = None,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> BucketFigures:
     """The ranked, optimistic and expected value of every measure for every judged query.
 
     `ranked` gives the values of the actual run, if they are already known or the run is not the concatenation of the
-    buckets. Expected values are exact for nDCG, R, P, Success, RR and AP with any cutoff and `rel`; for other measures
-    they are means over `samples` random orders, as stated in `expected_by`.
+    buckets; `code` those of the codes, by `code_figures`. Expected values are exact for nDCG, R, P, Success, RR and AP
+    with any cutoff and `rel`; for other measures they are means over `samples` random orders, as stated in
+    `expected_by`.
     """
     parsed = parse_measures(measures)
     judged_runs = {qid: buckets for qid, buckets in runs_of_buckets.items() if qid in judgements}
@@ -101,7 +110,33 @@ def bucket_figures(
         optimistic=per_query(best, judgements, parsed),
         expected=expected,
         expected_by={str(m): "exact" if m in exact else f"mean of {samples} random orders" for m in parsed},
+        code=code or {},
     )
+
+
+def code_figures(
+    runs_of_codes: Mapping[str, Sequence[Hashable]],
+    code_of: Mapping[str, Hashable],
+    judgements: Judgements,
+    measures: str | Iterable[Any],
+) -> PerQuery:
+    """Every measure for every judged query with codes in place of documents.
+
+    `runs_of_codes` gives the codes found for each query, best first; `code_of` the code of each document. A code has
+    the highest grade of its documents; a relevant document without a code counts as one that is never found.
+    """
+    run = {
+        qid: [(str(code), -float(rank)) for rank, code in enumerate(dict.fromkeys(codes))]
+        for qid, codes in runs_of_codes.items()
+        if qid in judgements
+    }
+    graded: dict[str, dict[str, int]] = {}
+    for qid, judged in judgements.items():
+        graded[qid] = {}
+        for doc_id, grade in judged.items():
+            name = str(code_of[doc_id]) if doc_id in code_of else f"no code: {doc_id}"
+            graded[qid][name] = max(grade, graded[qid].get(name, grade))
+    return per_query(run, graded, parse_measures(measures))
 
 
 def expected_value(measure: Any, buckets: Buckets, judged: Mapping[str, int]) -> float:

@@ -70,10 +70,10 @@ def _figures_table(report: Report) -> Any:
 
 
 def _shared_table(report: Report) -> Any:
-    kinds = ("ranked", "expected", "optimistic")
-    table = new_table("measure", *kinds)
+    kinds = {"ranked": "ranked", "expected": "expected", "code": "by code", "optimistic": "optimistic"}
+    table = new_table("measure", *kinds.values())
     for name, figures in (report.shared_codes or {}).items():
-        table.add_row(name, *(f"{figures[kind]:.4f}" for kind in kinds))
+        table.add_row(name, *(f"{figures[kind]:.4f}" if kind in figures else "–" for kind in kinds))
     return table
 
 

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
     from callslip.identifiers.balancing import balanced_assignment, sinkhorn
     from callslip.identifiers.keywords import WordCodes, keyword_codes, text_codes, title_codes, url_codes
     from callslip.identifiers.kmeans import HierarchicalKMeans, constrained_kmeans
+    from callslip.identifiers.partition_em import PartitionEM
     from callslip.identifiers.product import ProductQuantizer
     from callslip.identifiers.residual import ResidualQuantizer
-    from callslip.identifiers.rqvae import RQVAE
+    from callslip.identifiers.rqvae import RQVAE, VQVAE
 
 _LATER = {
     "HierarchicalKMeans": "kmeans",
+    "PartitionEM": "partition_em",
     "ProductQuantizer": "product",
     "RQVAE": "rqvae",
     "ResidualQuantizer": "residual",
+    "VQVAE": "rqvae",
     "WordCodes": "keywords",
     "balanced_assignment": "balancing",
     "constrained_kmeans": "kmeans",
@@ -47,10 +50,12 @@ _LATER = {
 __all__ = [
     "END",
     "RQVAE",
+    "VQVAE",
     "Finding",
     "HierarchicalKMeans",
     "Identifiers",
     "LevelQuality",
+    "PartitionEM",
     "ProductQuantizer",
     "Quality",
     "ResidualQuantizer",

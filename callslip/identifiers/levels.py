@@ -89,6 +89,16 @@ def use_of_codes(codes: np.ndarray) -> dict[str, Any]:
     return {"unique_codes": len(sizes), "gini": round(gini(sizes), 4), "largest_bucket": int(sizes.max())}
 
 
+def texts_per_code(codes: np.ndarray, texts: np.ndarray) -> dict[str, Any]:
+    """Documents and training texts per code, means and maxima, given the number of texts of each document [N]."""
+    _, bucket = np.unique(codes, axis=0, return_inverse=True)
+    figures: dict[str, Any] = {}
+    for name, weights in (("documents", np.ones(len(codes))), ("queries", texts)):
+        counts = np.bincount(bucket.reshape(-1), weights=weights)
+        figures |= {f"{name}_per_code": round(float(counts.mean()), 3), f"most_{name}_per_code": int(counts.max())}
+    return figures
+
+
 def renamed(codes: np.ndarray, how: str, width: int, seed: int = 0) -> np.ndarray:
     """Codes [N, L] with the last level's tokens permuted at random: by one permutation (`uniform`), or by one for each
     prefix (URI's Table 3). Buckets are unchanged."""

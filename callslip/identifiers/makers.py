@@ -1,4 +1,5 @@
-"""Registry of code makers, which turn the documents' vectors into codes."""
+"""Registry of code makers, which turn the documents' vectors into codes: those of an encoder or, for `partition-em`,
+rows of the relation matrix of items and queries."""
 
 from __future__ import annotations
 
@@ -34,13 +35,16 @@ MAKERS: dict[str, str] = {
     "product-quantization": "product:ProductQuantizer",
     "residual-quantization": "residual:ResidualQuantizer",
     "rqvae": "rqvae:RQVAE",
+    "vqvae": "rqvae:VQVAE",
+    "partition-em": "partition_em:PartitionEM",
 }
 """Module and class of each maker; a module is imported only when its maker is used."""
 
 
 def known_makers() -> list[str]:
-    """Names of makers whose shape is width, length and seed: ours, and those of other packages."""
-    return [name for name in MAKERS if name != "rqvae"] + list(plugins.plugins(plugins.CODES))
+    """Names of makers of an encoder's vectors whose shape is width, length and seed: ours, and those of other
+    packages."""
+    return [name for name in MAKERS if name not in ("rqvae", "partition-em")] + list(plugins.plugins(plugins.CODES))
 
 
 def code_maker(name: str, **shape: Any) -> CodeMaker:

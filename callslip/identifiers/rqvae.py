@@ -1,4 +1,5 @@
-"""RQ-VAE: residual quantisation of a learned latent space, as TIGER uses it for semantic ids."""
+"""RQ-VAE: residual quantisation of a learned latent space, as TIGER uses it for semantic ids; and VQ-VAE, without
+residuals."""
 
 from __future__ import annotations
 
@@ -57,13 +58,22 @@ class RQVAE(nn.Module):
         self.length, self.width, self.dim, self.latent = length, width, dim, latent
         self.hidden, self.beta, self.seed = tuple(hidden), beta, seed
         with seeded(seed):
-            self.encoder = _mlp(dim, *hidden, latent)
-            self.decoder = _mlp(latent, *reversed(hidden), dim)
+            self.encoder = _mlp(dim, *hidden, self.code_dim)
+            self.decoder = _mlp(self.code_dim, *reversed(hidden), dim)
             self.codebooks = nn.Parameter(torch.randn(length, width, latent))
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(()))
         self.mean: torch.Tensor
         self.scale: torch.Tensor
+
+    @property
+    def code_dim(self) -> int:
+        """Dimensions of what the encoder gives and the decoder reads."""
+        return self.latent
+
+    def joined(self, chosen: torch.Tensor) -> torch.Tensor:
+        """The quantised latent [B, code_dim] of the chosen codebook vectors [B, L, H]."""
+        return chosen.sum(dim=1)
 
     def quantise(self, latent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens [B, L], and the residuals and chosen codebook vectors [B, L, H]."""
@@ -81,7 +91,7 @@ class RQVAE(nn.Module):
         """Loss terms and tokens of a batch of standardised vectors."""
         latent = self.encoder(x)
         tokens, residuals, chosen = self.quantise(latent)
-        quantised = chosen.sum(dim=1)
+        quantised = self.joined(chosen)
         output = self.decoder(latent + (quantised - latent).detach())  # straight-through estimator
         return rqvae_loss(x, output, residuals, chosen, self.beta), tokens
 
@@ -132,12 +142,11 @@ class RQVAE(nn.Module):
 
     @torch.no_grad()
     def _start_codebooks(self, vectors: np.ndarray) -> None:
-        residual = self._latents(torch.from_numpy(vectors))
+        latent = self._latents(torch.from_numpy(vectors))
         for level in range(self.length):
-            centres = torch.from_numpy(cluster_centres(residual.cpu().numpy(), self.width, self.seed + level))
-            self.codebooks[level, : len(centres)] = centres.to(residual.device)
-            book = self.codebooks[level]
-            residual = residual - book[torch.cdist(residual, book).argmin(dim=1)]
+            points = self.quantise(latent)[1][:, level]  # what the level codes, given the levels before it
+            centres = torch.from_numpy(cluster_centres(points.cpu().numpy(), self.width, self.seed + level))
+            self.codebooks[level, : len(centres)] = centres.to(points.device)
 
     @torch.no_grad()
     def _restart_dead(self, x: torch.Tensor, dead: torch.Tensor, rng: torch.Generator) -> None:
@@ -176,6 +185,23 @@ class RQVAE(nn.Module):
         }
         maker.load_state_dict(weights)
         return maker.eval()
+
+
+class VQVAE(RQVAE):
+    """VQ-VAE: the encoder gives `length` latent vectors, each quantised by a codebook of its own; no residuals."""
+
+    @property
+    def code_dim(self) -> int:
+        return self.length * self.latent
+
+    def joined(self, chosen: torch.Tensor) -> torch.Tensor:
+        return chosen.flatten(1)
+
+    def quantise(self, latent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        parts = latent.unflatten(1, (self.length, self.latent))
+        tokens = torch.stack([torch.cdist(parts[:, n], book).argmin(dim=1) for n, book in enumerate(self.codebooks)], 1)
+        chosen = torch.stack([book[tokens[:, n]] for n, book in enumerate(self.codebooks)], 1)
+        return tokens, parts, chosen
 
 
 def _mlp(*sizes: int) -> nn.Sequential:

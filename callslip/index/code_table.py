@@ -66,7 +66,8 @@ def code_table(retriever: Retriever, corpus: Corpus, vectors: Vectors | None = N
     with seeded(retriever.settings.seed):
         given = retriever.saved_codes(corpus)
         made = retriever.make_codes(corpus) if given is None else given
-    return CodeTable(Identifiers(corpus.doc_ids, made), retriever.vectors, popularity(corpus))
+    judged = retriever.vectors if retriever.vectors.shape[1] else retriever.reader.encode_corpus(corpus)
+    return CodeTable(Identifiers(corpus.doc_ids, made), judged, popularity(corpus))
 
 
 def popularity(corpus: Corpus) -> dict[str, int]:

@@ -6,7 +6,7 @@ differently; nothing is here that only one method needs. What the model reads is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,7 +29,10 @@ from callslip.training.examples import Examples, Inputs
 if TYPE_CHECKING:
     import torch
 
+    from callslip.corpus.on_disk import PairTable
     from callslip.decoders.histories import HistoryEncoder, HistoryWriter
+    from callslip.decoders.t5 import T5CodeWriter
+    from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.identifiers.trie import Trie
     from callslip.search.beam import Beams
@@ -50,7 +53,9 @@ class GenerativeRetriever(Retriever):
     settings: Any
     identifiers: Identifiers
     vectors: np.ndarray
-    """The vector of every document, by row."""
+    """The vector of every document, by row; of no dimensions, [N, 0], if neither model nor ranking reads vectors."""
+    codes_near: ClassVar[bool] = False
+    """Whether new documents get codes by the vectors of present ones."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
@@ -93,14 +98,27 @@ class GenerativeRetriever(Retriever):
         given = self.saved_codes(corpus)
         codes = self.make_codes(corpus) if given is None else given
         self.identifiers = Identifiers(corpus.doc_ids, codes)
+        if not (self.asks_vectors or self.codes_near):
+            self.vectors = self.vectors[:, :0]
         with seeded(self.settings.seed):
             self.new_model(self.identifiers.widths, with_end=bool((codes < 0).any()))
             self.train_model(self.examples(corpus), codes)
 
     def read_corpus(self, corpus: Corpus) -> None:
-        """Choose the reader of the corpus's queries, and make a vector of every document."""
+        """Choose the reader of the corpus's queries, and make a vector of every document if anything asks for it."""
         self.reader = readers.reader_for(self.settings, corpus, self.texts, self.rows)
-        self.vectors = self.reader.encode_corpus(corpus)
+        asked = self.asks_vectors or self.codes_of_vectors
+        self.vectors = self.reader.encode_corpus(corpus) if asked else self.reader.read_without_vectors(corpus)
+
+    @property
+    def asks_vectors(self) -> bool:
+        """Whether the model or the ranking compares the vectors of documents and queries."""
+        return self.reader.reads_vectors or (self.settings.ranking != "code" and not self.reader.histories)
+
+    @property
+    def codes_of_vectors(self) -> bool:
+        """Whether the codes of documents, present and new, are made from their vectors."""
+        return getattr(self.settings, "codes_from", None) is None
 
     def saved_codes(self, corpus: Corpus) -> np.ndarray | None:
         """The codes of the index that `codes_from` names, [N, L]; None if it names none."""
@@ -124,7 +142,9 @@ class GenerativeRetriever(Retriever):
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         """Codes for documents that the model was not trained on, [n, L]."""
         if self.maker is not None:
-            return self.maker.assign(vectors)
+            # The model cannot write a token that it does not have, such as a further place in a bucket.
+            codes = self.maker.assign(vectors)
+            return np.minimum(codes, np.array(self.model.widths[: codes.shape[1]], np.int32) - 1)
         raise Unsupported(
             f"{self.method} cannot code documents that it was not trained on",
             f"Fit again with them: callslip fit CORPUS --method {self.method} --out DIR; or use dsi-semantic.",
@@ -157,7 +177,24 @@ class GenerativeRetriever(Retriever):
 
         return HistoryWriter(encoder, writer)
 
-    def training_pairs(self, corpus: Corpus) -> list[Pair]:
+    def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
+        """The decoder joined to a fine-tuned encoder."""
+        from callslip.decoders.tuned import TunedWriter
+
+        s = self.settings
+        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
+
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        """The class of a T5 that writes codes, and the options of a new one."""
+        from callslip.decoders.t5 import T5CodeWriter
+
+        return T5CodeWriter, {"codes": getattr(self.settings, "seq2seq_codes", "codebooks")}
+
+    def t5_model(self, writer: T5CodeWriter) -> Any:
+        """The T5 alone; a method that has further parts joins them to it as its `writer`."""
+        return writer
+
+    def training_pairs(self, corpus: Corpus) -> PairTable:
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
         from callslip.training.texts import training_pairs
 
@@ -165,7 +202,7 @@ class GenerativeRetriever(Retriever):
 
     def examples(self, corpus: Corpus) -> Examples:
         """Training examples, as the model reads them."""
-        pairs = [] if self.reader.histories else self.training_pairs(corpus)
+        pairs: Sequence[Pair] = [] if self.reader.histories else self.training_pairs(corpus)
         return self.reader.examples(corpus, pairs, self.vectors, self.settings.train_on_documents)
 
     def train_model(
@@ -181,7 +218,11 @@ class GenerativeRetriever(Retriever):
             return self.terms(read, y[rows].to(device)) | self.reader.terms(read, rows)
 
         epochs = self.settings.epochs if epochs is None else epochs
-        self.train(lambda epoch: examples.order(self.settings.seed, epoch), objective, len(examples), epochs, phase)
+
+        def order(epoch: int) -> Iterator[np.ndarray]:
+            return examples.order(self.settings.seed, epoch)
+
+        self.train(order, objective, len(examples), epochs, phase, micro_batch=self.micro_batch)
 
     def train(
         self,
@@ -196,11 +237,15 @@ class GenerativeRetriever(Retriever):
         from callslip.training.loop import TrainingLog, train
 
         self.log = TrainingLog() if self.log is None else self.log
-        rate = more.get("learning_rate", self.settings.learning_rate)
+        s = self.settings
+        rate = more.get("learning_rate", s.learning_rate)
         schedule = {
             "learning_rate": rate,
+            "schedule": s.schedule,
+            "warmup": s.warmup,
             "weight_decay": self.reader.decay,
             "share": lambda parameter: self.learning_share(parameter, rate),
+            "autocast": "autocast" in getattr(s, "save_memory", ()),
         }
         train(
             self.model,
@@ -213,6 +258,11 @@ class GenerativeRetriever(Retriever):
             checkpoints=self.checkpoints,
             **(schedule | more),
         )
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Texts per forward pass in training; None for whole batches, also where histories share negatives."""
+        return None if self.reader.histories else getattr(self.settings, "micro_batch", None)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         """The share of a phase's learning rate that a parameter has."""
@@ -238,13 +288,13 @@ class GenerativeRetriever(Retriever):
     # Search.
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        vectors = self.reader.query_vectors(queries)
+        vectors = self.query_vectors(queries)
         inputs = self.reader.inputs(queries, vectors)
         live = None if mask is None else self.live_nodes(mask)
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
         while len(waiting):
-            some = [inputs[n] for n in waiting] if isinstance(inputs, list) else inputs[waiting]
+            some = inputs[waiting] if isinstance(inputs, np.ndarray) else [inputs[int(n)] for n in waiting]
             all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
                 one, within = self.collect(ReadQuery(vectors[number]), beams, mask, explain)
@@ -253,6 +303,12 @@ class GenerativeRetriever(Retriever):
             waiting = np.array([n for n in waiting if int(n) not in found], dtype=np.int64)
             beam = min(4 * beam, self.identifiers.unique)  # too few documents in those buckets: write more codes
         return [found[number] for number in range(len(queries))]
+
+    def query_vectors(self, queries: list[Query]) -> np.ndarray:
+        """One vector a query, [n, dim]; of no dimensions if neither model nor ranking reads it."""
+        if self.settings.ranking == "code" and not self.reader.reads_vectors:
+            return np.zeros((len(queries), 0), np.float32)
+        return self.reader.query_vectors(queries)
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         """Let the model write its `beam` best codes for each query."""
@@ -277,8 +333,9 @@ class GenerativeRetriever(Retriever):
     def collect(self, query: ReadQuery, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
         """The documents of the beams' buckets, ranked, and how many of them are within their bucket's limit."""
         rows, beam = candidates.candidates(beams, self.identifiers, mask)
-        similarity = self.rank(query, rows)
         s, scores, sizes = self.settings, beams.scores[beam], None
+        by_code = s.ranking == "code"
+        similarity = candidates.arbitrary(rows, self.rows.doc_ids()) if by_code else self.rank(query, rows)
         if explain or s.ranking == "share":
             sizes = candidates.sizes(beams, self.identifiers, self.rows.alive)
         if s.ranking == "share" and sizes is not None:
@@ -287,7 +344,7 @@ class GenerativeRetriever(Retriever):
             scores = scores + (s.history_weight if self.reader.histories else s.similarity_weight) * similarity
         elif s.ranking == "union":
             scores = similarity
-        order, within = self.order(query, rows, beam, None if s.ranking == "bucket" else scores, similarity)
+        order, within = self.order(query, rows, beam, None if s.ranking in ("bucket", "code") else scores, similarity)
         rows, beam, similarity, scores = rows[order], beam[order], similarity[order], scores[order]
         why = None
         if explain and sizes is not None:
@@ -295,7 +352,7 @@ class GenerativeRetriever(Retriever):
                 {
                     "code_score": float(beams.scores[b]),
                     "level_scores": [round(float(v), 4) for v in beams.levels[b]],
-                    "similarity": float(value),
+                    **({} if by_code else {"similarity": float(value)}),
                     "beam_rank": int(b) + 1,
                     "bucket_size": int(sizes[b]),
                 }
@@ -310,6 +367,11 @@ class GenerativeRetriever(Retriever):
         return candidates.merged(rows, beam, scores, similarity, self.settings.bucket_limit)
 
     def adjusted(self, names: frozenset[str]) -> None:
+        if "ranking" in names and self.asks_vectors and not self.vectors.shape[1] and len(self.vectors):
+            raise Unsupported(
+                f"ranking={self.settings.ranking} compares vectors, and this index was fitted without them",
+                "Use ranking=code, or fit again with another ranking.",
+            )
         if names & {"device", "backend"}:
             self.texts.adjust(self.settings)
         if "device" in names and self.model is not None:
@@ -320,8 +382,11 @@ class GenerativeRetriever(Retriever):
     # New documents, and the saved folder.
 
     def prepare(self, documents: list[Document]) -> Parts:
-        vectors = self.reader.encode_new(documents, self.vectors.shape[1])
-        return {"vectors": vectors, "codes": self.assign(documents, vectors)}
+        kept = bool(self.vectors.shape[1])
+        vectors = np.zeros((len(documents), 0), np.float32)
+        if kept or self.codes_of_vectors:
+            vectors = self.reader.encode_new(documents, self.vectors.shape[1])
+        return {"vectors": vectors if kept else vectors[:, :0], "codes": self.assign(documents, vectors)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         # A deleted document keeps its row, and a new one may have its doc_id.

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from callslip.errors import IndexCorrupt
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -29,6 +31,25 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     from safetensors.torch import load_file
 
     model.load_state_dict(load_file(folder / WEIGHTS))
+
+
+def save_parts(folder: Path, model: nn.Module, without: str) -> None:
+    """Save the weights of a model, except for those of the part whose names have the prefix `without`."""
+    from safetensors.torch import save_file
+
+    parts = {name: value for name, value in model.state_dict().items() if not name.startswith(without)}
+    save_file({name: value.contiguous().cpu() for name, value in parts.items()}, folder / WEIGHTS)
+
+
+def load_parts(folder: Path, model: nn.Module, without: str) -> None:
+    """Load what `save_parts` saved."""
+    from safetensors.torch import load_file
+
+    held = load_file(folder / WEIGHTS)
+    missing = {name for name in model.state_dict() if not name.startswith(without)} ^ set(held)
+    if missing:
+        raise IndexCorrupt(folder / WEIGHTS, f"{min(missing)} is missing or unknown")
+    model.load_state_dict(held, strict=False)
 
 
 def save_log(folder: Path, log: TrainingLog | None) -> None:

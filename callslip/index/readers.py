@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,15 +16,18 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
-from callslip.errors import BadSetting
+from callslip.corpus.on_disk import PairTable, TokenTable
+from callslip.errors import BadSetting, Unsupported
 from callslip.index import model_files
-from callslip.index.settings import HistoryQuerySettings, T5Settings, TunedEncoderSettings
+from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter
+    from callslip.decoders.histories import HistoryEncoder, HistoryShape, HistoryWriter, ItemTable, Read
+    from callslip.decoders.t5 import T5CodeWriter
+    from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
     from callslip.encoders.modules import Kind
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 T5 = "t5"
 """Folder of a saved T5."""
+TOKENIZED = 4096
+"""Training texts that are tokenised at once."""
 
 
 @dataclass
@@ -55,11 +61,32 @@ class Builder(Protocol):
     def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> HistoryWriter:
         """The decoder joined to an encoder of histories."""
 
+    def tuned_writer(self, writer: CodeWriter) -> TunedWriter:
+        """The decoder joined to a fine-tuned encoder."""
+
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        """The class of a T5 that writes codes, and the options of a new one."""
+
+    def t5_model(self, writer: T5CodeWriter) -> Any:
+        """The T5 joined to further parts, as its `writer`; or the T5 alone."""
+
 
 class VectorReader:
     """Gives the decoder the vector of a text by a frozen encoder."""
 
     histories = False
+    block = 2048
+    """Texts per forward pass outside of training."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether the model reads the vectors of the frozen encoder."""
+        return True
+
+    @property
+    def dim(self) -> int:
+        """The width of the vectors that the encoder gives texts."""
+        return self.texts.dim
 
     def __init__(self, settings: Any, texts: TextVectors, rows: Rows) -> None:
         self.settings, self.texts, self.rows = settings, texts, rows
@@ -115,6 +142,10 @@ class VectorReader:
         """The vector of every document, [N, dim]."""
         return self.texts.documents(corpus, "encoding documents")
 
+    def read_without_vectors(self, corpus: Corpus) -> np.ndarray:
+        """Vectors of no dimensions, [N, 0], where nothing asks for the encoder's."""
+        return np.zeros((len(corpus), 0), np.float32)
+
     def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
         """The vectors of documents that are added, [n, dim]."""
         return self.texts.documents(documents, "encoding new documents")
@@ -127,30 +158,51 @@ class VectorReader:
         """Queries as the model reads them, given their vectors."""
         return vectors
 
+    def query_inputs(self, queries: list[Query]) -> Inputs:
+        """Queries as the model reads them."""
+        return self.inputs(queries, self.query_vectors(queries))
+
+    def text_inputs(self, texts: list[str]) -> Inputs:
+        """Training texts, which stand for queries, as the model reads them."""
+        return self.texts.training(texts)
+
+    def read_documents(self, documents: Iterable[Document], progress: str) -> Inputs:
+        """Documents as the model reads them; they are encoded if it reads vectors."""
+        return self.texts.documents(documents, progress)
+
     def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
-        """Documents as the model reads them."""
+        """Documents as the model reads them, given their vectors."""
         return self.inputs([Query(document.doc_id, document.content) for document in documents], vectors)
 
-    def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
+    def examples(self, corpus: Corpus, pairs: Sequence[Pair], vectors: np.ndarray, documents: bool) -> Examples:
         """The pairs to train on and, if `documents` are to be trained on, each document with itself."""
-        row_of = corpus.rows()
-        rows = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        if documents:
-            rows = np.concatenate([rows, np.arange(len(corpus))])
-        inputs = self.training_inputs([pair.query for pair in pairs], corpus if documents else (), vectors)
+        table = pairs if isinstance(pairs, PairTable) else PairTable.of(pairs, corpus.doc_ids)
+        rows = np.concatenate([table.rows, np.arange(len(corpus))]) if documents else table.rows
+        inputs = self.training_inputs(table.texts, corpus if documents else (), vectors)
         return TextExamples(inputs, rows, self.settings.batch_size)
 
-    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+    def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         """Texts to train on and, after them, documents, as the model reads them."""
         found = self.texts.training(texts)
         return np.concatenate([found, vectors]) if documents else found
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         """Some of the inputs as the model takes them, on its device."""
+        return self.tensor(np.asarray(inputs) if rows is None else np.asarray(inputs)[rows])
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """An array on the model's device."""
         import torch
 
-        device = next(self.model.parameters()).device
-        return torch.from_numpy(np.ascontiguousarray(inputs if rows is None else np.asarray(inputs)[rows])).to(device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(next(self.model.parameters()).device)
+
+    def encoded(self, batch: Any) -> Tensor | Read:
+        """A batch as the encoder gives it: vectors [B, dim], with states if the decoder reads them."""
+        return batch
+
+    def dense(self, inputs: Inputs) -> np.ndarray:
+        """The vectors that the encoder gives texts as it is now, [n, dim]."""
+        return np.asarray(inputs)
 
     def read(self, examples: Any, numbers: np.ndarray) -> Any:
         """The queries of a training batch as the model takes them."""
@@ -177,32 +229,78 @@ class VectorReader:
 
 
 class TunedReader(VectorReader):
-    """Fine-tunes a copy of the encoder together with the decoder."""
+    """Fine-tunes a copy of the encoder together with the decoder, which reads its vectors or its states."""
+
+    block = 128
+
+    @property
+    def reads_vectors(self) -> bool:
+        return False
+
+    @property
+    def dim(self) -> int:
+        from callslip.encoders.encoder import encoder_dim
+
+        return self.settings.vector_size or encoder_dim(self.settings.encoder)
+
+    @property
+    def tokenizing(self) -> Any:
+        """What turns texts into token ids."""
+        return self.model
+
+    def writer_input(self, vectors: np.ndarray) -> dict[str, Any]:
+        from callslip.encoders.encoder import state_dim
+
+        s, dim = self.settings, self.dim
+        if s.encoder_memory == "states" and (width := state_dim(s.encoder)) != dim:
+            raise BadSetting(
+                f"encoder_memory=states: the states of {s.encoder!r} have {width} numbers, its vectors {dim}",
+                "Use encoder_memory=vector, or an encoder without a Dense module and no vector_size.",
+            )
+        return {"input_dim": dim, "reads": s.encoder_memory}
 
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
-        from callslip.decoders.tuned import TunedWriter
+        return builder.tuned_writer(writer)
 
-        s = self.settings
-        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
+    def use(self, model: Any) -> None:
+        super().use(model)
+        if "activations" in self.settings.save_memory:
+            from callslip.training.memory import recompute_activations
+
+            recompute_activations(self.model)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         own = self.settings.encoder_learning_rate
         return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        return self.tokenize([query.text for query in queries])
+        return self.tokenize([query.text for query in queries], "query")
+
+    def query_inputs(self, queries: list[Query]) -> Inputs:
+        return self.inputs(queries, np.zeros((len(queries), 0), np.float32))
+
+    def text_inputs(self, texts: list[str]) -> Inputs:
+        return self.tokenize(texts, "query")
 
     def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
-        return self.tokenize([], documents)
+        return self.tokenize([document.content for document in documents], "document")
 
-    def training_inputs(self, texts: list[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
-        return self.tokenize(texts, documents)
+    def read_documents(self, documents: Iterable[Document], progress: str) -> Inputs:
+        return self.tokenize([document.content for document in documents], "document")
 
-    def tokenize(self, queries: list[str], documents: Iterable[Document] = ()) -> list[list[int]]:
-        """Token ids of queries and, after them, documents, as the model reads them: with the encoder's prompts."""
-        contents = [document.content for document in documents]
-        texts = [*self.prompted(queries, "query"), *self.prompted(contents, "document")]
-        return self.model.tokenize(texts, self.settings.seq2seq_length)
+    def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
+        contents = (document.content for document in documents)
+        return TokenTable.of(chain(self._tokenized(texts, "query"), self._tokenized(contents, "document")))
+
+    def _tokenized(self, texts: Iterable[str], kind: Kind) -> Iterator[list[int]]:
+        """Token ids of texts that are not all in memory at once."""
+        each = iter(texts)
+        while block := list(islice(each, TOKENIZED)):
+            yield from self.tokenize(block, kind)
+
+    def tokenize(self, texts: list[str], kind: Kind) -> list[list[int]]:
+        """Token ids of texts as the model reads them: with the encoder's prompt before texts of that kind."""
+        return self.tokenizing.tokenize(self.prompted(texts, kind), self.settings.seq2seq_length)
 
     def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
         """Texts with what the model wants before them."""
@@ -211,22 +309,45 @@ class TunedReader(VectorReader):
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         device = next(self.model.parameters()).device
         chosen = range(len(inputs)) if rows is None else rows
-        return self.model.batch([inputs[row] for row in chosen]).to(device)
+        return self.tokenizing.batch([inputs[row] for row in chosen]).to(device)
+
+    def encoded(self, batch: Any) -> Tensor | Read:
+        read = self.model.read(batch)
+        return read.vector if read.states is None else read
+
+    def dense(self, inputs: Inputs) -> np.ndarray:
+        import torch
+
+        training = self.model.training
+        self.model.eval()
+        found = []
+        with torch.no_grad():
+            for start in range(0, len(inputs), self.block):
+                read = self.encoded(self.batch(inputs, np.arange(start, min(start + self.block, len(inputs)))))
+                found.append((read if isinstance(read, torch.Tensor) else read.vector).cpu().numpy())
+        self.model.train(training)
+        return np.concatenate(found)
 
 
 class T5Reader(TunedReader):
     """A T5, or a decoder-only language model, that reads the text of a query itself and writes its code."""
 
+    @property
+    def tokenizing(self) -> Any:
+        return getattr(self.model, "writer", self.model)
+
     def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
         from callslip.decoders.causal import CausalCodeWriter, is_causal
         from callslip.decoders.t5 import T5CodeWriter
 
+        kind: Any
+        kind, options = builder.t5_writer()
         if is_causal(self.settings.seq2seq):
-            self.use(CausalCodeWriter.from_pretrained(self.settings.seq2seq, widths, with_end=with_end))
-            return
-        codes = getattr(self.settings, "seq2seq_codes", "codebooks")
-        widths = [int(width) for width in widths]
-        self.use(T5CodeWriter.from_pretrained(self.settings.seq2seq, widths, codes=codes, with_end=with_end))
+            if kind is not T5CodeWriter:
+                raise no_encoder()
+            kind, options = CausalCodeWriter, {}
+        writer = kind.from_pretrained(self.settings.seq2seq, [int(w) for w in widths], with_end=with_end, **options)
+        self.use(builder.t5_model(writer))
 
     def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
         return texts  # the encoder's prompts are not T5's
@@ -234,14 +355,31 @@ class T5Reader(TunedReader):
     def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0
 
+    def encoded(self, batch: Any) -> Read:
+        """T5's encoder has no vector of its own: the mean of its states, as a unit vector."""
+        from torch.nn import functional
+
+        from callslip.decoders.causal import CausalCodeWriter
+        from callslip.decoders.histories import Read
+        from callslip.encoders.pooling import pool
+
+        if isinstance(self.tokenizing, CausalCodeWriter):
+            raise no_encoder()
+        states = self.tokenizing.encode(batch)
+        return Read(functional.normalize(pool(states.values, states.mask, "mean"), dim=-1), states)
+
     def save(self, folder: Path) -> None:
-        self.model.save(folder / T5)
+        self.tokenizing.save(folder / T5)
+        if self.tokenizing is not self.model:
+            model_files.save_parts(folder, self.model, "writer.")
 
     def load(self, folder: Path, builder: Builder) -> None:
         from callslip.decoders.causal import CausalCodeWriter, is_causal
-        from callslip.decoders.t5 import T5CodeWriter
 
-        self.use((CausalCodeWriter if is_causal(folder / T5) else T5CodeWriter).load(folder / T5))
+        kind: Any = CausalCodeWriter if is_causal(folder / T5) else builder.t5_writer()[0]
+        self.use(builder.t5_model(kind.load(folder / T5)))
+        if self.tokenizing is not self.model:
+            model_files.load_parts(folder, self.model, "writer.")
         self.model.eval()
 
 
@@ -256,10 +394,18 @@ class HistoryReader(VectorReader):
         super().__init__(settings, texts, rows)
         self.kind, self.has_texts = kind, has_texts
         self.history: HistoryShape | None = None
+        self.ranking_encoder: HistoryEncoder | None = None
+        """Encoder that gives the vectors of queries and items, if it is not the one that the decoder reads."""
         self._item_vectors: np.ndarray | None = None
 
+    @property
+    def reads_vectors(self) -> bool:
+        return self.settings.items != "id"
+
+    def read_without_vectors(self, corpus: Corpus) -> np.ndarray:
+        return self._shaped(np.zeros((len(corpus), 0), np.float32))
+
     def encode_corpus(self, corpus: Corpus) -> np.ndarray:
-        from callslip.decoders.histories import HistoryShape
         from callslip.encoders.interaction_vectors import interaction_vectors
 
         sequences = training_sequences(corpus)  # or an error: too few items for each user
@@ -267,6 +413,12 @@ class HistoryReader(VectorReader):
             vectors = super().encode_corpus(corpus)
         else:
             vectors = interaction_vectors(sequences, len(corpus), self.settings.seed)
+        return self._shaped(vectors)
+
+    def _shaped(self, vectors: np.ndarray) -> np.ndarray:
+        """Note the shape of the encoder of items with these vectors."""
+        from callslip.decoders.histories import HistoryShape
+
         memory = self.settings.history_memory
         self.history = HistoryShape.of(self.settings, self.kind, vectors, self.has_texts, memory)
         return vectors
@@ -300,8 +452,21 @@ class HistoryReader(VectorReader):
     def decay(self, parameter: str) -> float:
         return self.settings.decay_of(parameter, self.settings.weight_decay)
 
+    def new_ranking_encoder(self, builder: Builder) -> None:
+        """Rank by an encoder that the decoder does not read; it is untrained."""
+        assert self.history is not None
+        device = next(self.model.parameters()).device
+        self.ranking_encoder = self.history.encoder(builder.vectors).to(device)
+        self.forget_vectors()
+
+    @property
+    def _ranking(self) -> HistoryEncoder:
+        return self.model.encoder if self.ranking_encoder is None else self.ranking_encoder
+
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
-        return self.model.vectors(self.batch(self._numbers(queries))).cpu().numpy()
+        from callslip.decoders.histories import vectors_of
+
+        return vectors_of(self._ranking, self.batch(self._numbers(queries))).cpu().numpy()
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         return self._numbers(queries)
@@ -311,7 +476,7 @@ class HistoryReader(VectorReader):
         known = self.model.items.known().cpu().numpy()
         return numbers_of(queries, self.rows.row_of(), self.history.longest, known)
 
-    def examples(self, corpus: Corpus, pairs: list[Pair], vectors: np.ndarray, documents: bool) -> Examples:
+    def examples(self, corpus: Corpus, pairs: Sequence[Pair], vectors: np.ndarray, documents: bool) -> Examples:
         assert self.history is not None
         some = training_examples(training_sequences(corpus), self.history.kind, self.history.longest)
         return HistoryExamples(self.history, some.histories, some.targets, self.settings.batch_size)
@@ -335,7 +500,7 @@ class HistoryReader(VectorReader):
             import torch
 
             with torch.no_grad():
-                self._item_vectors = self.model.items.all().cpu().numpy()
+                self._item_vectors = self._ranking.items.all().cpu().numpy()
         return self._item_vectors
 
     def forget_vectors(self) -> None:
@@ -344,14 +509,21 @@ class HistoryReader(VectorReader):
     def extend(self, vectors: np.ndarray) -> None:
         import torch
 
-        self.model.items.extend(torch.from_numpy(vectors))
+        for table in self._tables():
+            table.extend(torch.from_numpy(vectors))
         self.forget_vectors()
 
     def keep(self, rows: np.ndarray) -> None:
         import torch
 
-        self.model.items.keep(torch.from_numpy(rows))
+        for table in self._tables():
+            table.keep(torch.from_numpy(rows))
         self.forget_vectors()
+
+    def _tables(self) -> list[ItemTable]:
+        """The item vectors of all encoders."""
+        other = [] if self.ranking_encoder is None else [self.ranking_encoder.items]
+        return [self.model.items, *other]
 
 
 def with_noise(batch: Any, noise: float) -> Any:
@@ -363,10 +535,17 @@ def with_noise(batch: Any, noise: float) -> Any:
     return batch + noise * torch.randn_like(batch) / batch.shape[1] ** 0.5
 
 
+def no_encoder() -> Unsupported:
+    """The error of a method that needs more of a T5 than the codes it writes."""
+    return Unsupported(
+        "seq2seq is a decoder-only model, and this method needs T5's encoder or its word embeddings",
+        "Give a T5, or use another method, such as dsi-semantic.",
+    )
+
+
 def reads_text(settings: Any) -> bool:
     """Whether the model reads texts itself rather than the vectors of a frozen encoder."""
-    tuned = isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none"
-    return tuned or (isinstance(settings, T5Settings) and settings.seq2seq is not None)
+    return isinstance(settings, T5Settings) and (settings.train_encoder != "none" or settings.seq2seq is not None)
 
 
 def could_read(settings: Any, *, histories: bool) -> bool:
@@ -400,7 +579,7 @@ def text_reader(settings: Any, texts: TextVectors, rows: Rows) -> VectorReader:
     """The reader of texts that the settings ask for."""
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:
         return T5Reader(settings, texts, rows)
-    if isinstance(settings, TunedEncoderSettings) and settings.train_encoder != "none":
+    if isinstance(settings, T5Settings) and settings.train_encoder != "none":
         return TunedReader(settings, texts, rows)
     return VectorReader(settings, texts, rows)
 

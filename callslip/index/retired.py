@@ -22,6 +22,13 @@ CONSTANTS: dict[str, Any] = {
     "quantisation_weight": 1.0,
     "code_noise": 0.1,
     "neighbourhood": 256,
+    "density_weight": 1.0,
+    "gamma": 0.05,
+    "embeddings": "encoded",
+    "train_words": False,
+    "strengths": True,
+    "collision": "weights",
+    "distance_weight": 0.5,
 }
 """Settings that are constants today. A saved model keeps the values it was trained with: they are in its model.json."""
 RETIRED: dict[str, Any] = CONSTANTS | {
@@ -46,6 +53,12 @@ RETIRED: dict[str, Any] = CONSTANTS | {
     "seq2seq_length": 64,
 }
 """Names that manifests of earlier versions may hold, and their former defaults."""
+OTHER_DEFAULTS: dict[str, Any] = {"sinkhorn_epsilon": 1.0}
+"""Former defaults of another method."""
+
+
+def _default(name: str, value: Any) -> bool:
+    return value == RETIRED[name] or (name in OTHER_DEFAULTS and value == OTHER_DEFAULTS[name])
 
 
 FORMER: dict[str, Any] = {"query_prompt": "", "document_prompt": ""}
@@ -66,7 +79,7 @@ def saved_settings(cls: type[S], values: Mapping[str, Any]) -> S:
     values = as_fitted(cls, values)
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     gone = {name: value for name, value in values.items() if name not in known and name in RETIRED}
-    changed = [f"{name}={value}" for name, value in gone.items() if value != RETIRED[name] and name in CONSTANTS]
+    changed = [f"{name}={value}" for name, value in gone.items() if name in CONSTANTS and not _default(name, value)]
     if changed:
         warnings.warn(
             f"this index was fitted with {', '.join(changed)}: retired settings, which a new fit will not have",

@@ -9,8 +9,12 @@ from typing import ClassVar, Literal
 from callslip.errors import BadSetting
 from callslip.settings import check_all, check_range, check_share
 
-Ranking = Literal["bucket", "share", "sum", "union"]
+Ranking = Literal["bucket", "share", "sum", "union", "code"]
 """Orders of the documents whose codes were written."""
+
+
+MEMORY_SAVERS = ("activations", "autocast")
+"""Values of `save_memory`."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,8 @@ class EncoderSettings:
         check_all(self)
 
     encoder: str = "minilm"
-    """Encoder: minilm (embedded), granite, or any Hugging Face encoder by name or path; `given` if queries come with
-    vectors of their own."""
+    """Encoder: minilm (embedded), granite, bge-small, or any Hugging Face encoder by name or path; `given` if queries
+    come with vectors of their own."""
     max_length: int | None = None
     """Maximum number of word pieces the encoder reads of each text; none is the encoder's own limit."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
@@ -58,6 +62,8 @@ class TextSettings:
     """Hugging Face sequence-to-sequence checkpoint (name or path) that generates further pseudo-queries."""
     doc2query_per_document: int = 5
     """Number of queries that `doc2query` generates for each document."""
+    doc2query_sampling: Literal["top-k", "nucleus"] = "top-k"
+    """Sampling of generated queries: `top-k` (the 10 likeliest tokens) or `nucleus` (p = 0.8 at temperature 0.8)."""
     train_on_queries: bool = True
     """Whether to train on the judged queries of the train split."""
     query_repeat: int | None = 1
@@ -111,11 +117,16 @@ class ScheduleSettings:
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
     """Weight decay of AdamW."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Learning rate after the warm-up: falls to zero along a `cosine` or a line (`linear`), or stays `constant`."""
+    warmup: float = 0.05
+    """Share of a phase's steps in which the learning rate rises to its peak."""
     seed: int = 0
     """Random seed of codes, weights and batches."""
 
     def check(self) -> None:
         check_range(self, epochs=0, batch_size=1, learning_rate=0, weight_decay=0, seed=0)
+        check_share(self, "warmup")
 
 
 @dataclass(frozen=True)
@@ -183,8 +194,8 @@ class HistoryQuerySettings(HistorySettings):
 
 
 @dataclass(frozen=True)
-class TunedEncoderSettings:
-    """An encoder that is fine-tuned together with the decoder."""
+class T5Settings:
+    """An encoder that is fine-tuned together with the decoder, or a T5 in place of both."""
 
     heading: ClassVar[str] = "Fine-tuned encoder or T5"
 
@@ -196,25 +207,30 @@ class TunedEncoderSettings:
     decoder reads a fine-tuned copy; similarity uses the frozen encoder. Much slower; a GPU is recommended."""
     encoder_learning_rate: float = 2e-5
     """Peak learning rate of the fine-tuned encoder layers."""
+    encoder_memory: Literal["vector", "states"] = "vector"
+    """What the decoder attends to with a fine-tuned encoder: the one `vector` of a text, or the `states` of all its
+    tokens."""
+    seq2seq: str | None = None
+    """T5 checkpoint, fine-tuned as a whole: flan-t5-small (extra `t5`), a name on the hub or a folder; or, in some
+    methods, the folder of a decoder-only language model. It reads the query's text and writes its code, in place of the
+    small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
+    recommended."""
     seq2seq_length: int = 64
     """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
+    micro_batch: int | None = None
+    """Maximum number of texts in one forward and backward pass; none is the whole batch. Gradients are those of the
+    whole batch: they are accumulated or, where the loss compares the texts of a batch, computed by GradCache, which
+    encodes each text twice."""
+    save_memory: tuple[str, ...] = ()
+    """Ways to need less memory in training: `activations` (activation checkpointing: layers are computed again in the
+    backward pass) and `autocast` (bfloat16 on a GPU; ignored on a CPU)."""
 
     def check(self) -> None:
-        check_range(self, encoder_learning_rate=0, seq2seq_length=3)
-
-
-@dataclass(frozen=True)
-class T5Settings(TunedEncoderSettings):
-    """T5 in place of encoder and decoder."""
-
-    heading: ClassVar[str] = TunedEncoderSettings.heading
-
-    seq2seq: str | None = None
-    """T5 checkpoint (name or folder) or decoder-only language model (folder), fine-tuned as a whole: it reads the
-    query's text and writes its code, in place of the small decoder over the encoder's vector. Needs a learning rate of
-    about 5e-4 and batches of about 32; a GPU is recommended."""
-
-    def check(self) -> None:
+        check_range(self, encoder_learning_rate=0, seq2seq_length=3, micro_batch=1)
+        if not set(self.save_memory) <= set(MEMORY_SAVERS):
+            raise BadSetting(
+                f"setting 'save_memory' is {', '.join(self.save_memory)}", f"Use some of {', '.join(MEMORY_SAVERS)}."
+            )
         if self.seq2seq is not None and self.train_encoder != "none":
             raise BadSetting(
                 "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."
@@ -253,7 +269,9 @@ class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, Schedul
     """Order of hits: `bucket` keeps the model's order of codes and ranks by similarity inside each bucket; `share` does
     the same after dividing a code's probability among its documents, so that full buckets are not preferred; `sum` adds
     the code's log-probability and `similarity_weight` times the similarity; `union` ranks all documents of the beam's
-    buckets by similarity alone."""
+    buckets by similarity alone; `code` keeps the model's order of codes, with the documents of a bucket in an arbitrary
+    but fixed order. With `code`, a model that reads texts itself needs no vectors: neither the corpus nor a query is
+    encoded by the frozen encoder."""
     similarity_weight: float = 60.0
     """Weight of the similarity, in units of log-probability, under `ranking=sum`."""
     bucket_limit: int | None = None

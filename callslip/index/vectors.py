@@ -1,10 +1,11 @@
 """VectorRetriever: one vector per text, ranked by inner product. Dense retrieval, and Tied-Atomic, which is that too.
 
-A subclass says by `project` what becomes of the encoder's vectors before they are compared.
+A subclass says by `query_vectors` and `document_vectors` what is compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -46,15 +47,19 @@ class VectorRetriever(Retriever):
     search_settings = frozenset({"effort", "backend", "device"})
     settings: Any
     vectors: np.ndarray
-    """What is searched: one row per document, after `project`."""
+    """What is searched: one row per document."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
         self.texts = TextVectors(self.settings)
 
-    def project(self, vectors: np.ndarray) -> np.ndarray:
-        """What is compared, given the encoder's vectors of queries or documents: here, those themselves."""
-        return vectors
+    def query_vectors(self, queries: list[Query]) -> np.ndarray:
+        """The vectors of queries, [n, dim]: here, the encoder's."""
+        return self.texts.queries(queries)
+
+    def document_vectors(self, documents: Iterable[Document], progress: str) -> np.ndarray:
+        """The vectors of documents, [n, dim]: here, the encoder's."""
+        return self.texts.documents(documents, progress)
 
     def index(self, vectors: np.ndarray) -> None:
         """Make these vectors the ones that are searched."""
@@ -63,10 +68,10 @@ class VectorRetriever(Retriever):
         self._nearest = Nearest(vectors, s.index, s.neighbours, s.effort)
 
     def build(self, corpus: Corpus) -> None:
-        self.index(self.project(self.texts.documents(corpus, "encoding documents")))
+        self.index(self.document_vectors(corpus, "encoding documents"))
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        vectors = self.project(self.texts.queries(queries))
+        vectors = self.query_vectors(queries)
         return [Found(*one) for one in self._nearest.search(vectors, k, mask, self.settings.effort)]
 
     def adjusted(self, names: frozenset[str]) -> None:
@@ -74,7 +79,7 @@ class VectorRetriever(Retriever):
             self.texts.adjust(self.settings)
 
     def prepare(self, documents: list[Document]) -> Parts:
-        return {"vectors": self.project(self.texts.documents(documents, "encoding new documents"))}
+        return {"vectors": self.document_vectors(documents, "encoding new documents")}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.index(np.concatenate([self.vectors, parts["vectors"]]))

@@ -71,7 +71,17 @@ METHODS: dict[str, Method] = {
     "dsi-random": Method("dsi:DSI", "the control: the same decoder with random codes", {"codes": "random"}),
     "dsi-atomic": Method("dsi:DSI", "one token per document", {"codes": "atomic"}),
     "dsi-naive": Method("dsi:DSI", "the row number, digit by digit", {"codes": "naive"}),
-    "tied-atomic": Method("tied_atomic:TiedAtomic", "one token per document, tied to the model's output for its text"),
+    "tied-atomic": Method(
+        "tied_atomic:TiedAtomic",
+        "one token per document, tied to the model's output for its text",
+        paper="tied-atomic-paper",
+    ),
+    "dense-trained": Method(
+        "tied_atomic:TiedAtomic",
+        "a dual encoder: the encoder itself, fine-tuned as tied-atomic is",
+        {"state": "encoder", "train_encoder": "all"},
+        paper="dense-trained-paper",
+    ),
     "dsi-qg": Method(
         "dsi:DSI", "DSI trained on pseudo-queries only, never on a document's text", {"train_on_documents": False}
     ),
@@ -169,11 +179,11 @@ def name_of(cls: type) -> str:
 
 def make_saved(name: str | type, values: Mapping[str, Any]) -> Retriever:
     """An unfitted retriever of the settings that a saved index names, possibly of an earlier version."""
-    from callslip.index.retired import as_fitted, saved_settings
+    from callslip.index.retired import FORMER, as_fitted, saved_settings
 
     cls = find(name).load()
     try:
-        return make(name, as_fitted(cls.Settings, values))
+        return make(name, values if FORMER.keys() <= values.keys() else as_fitted(cls.Settings, values))
     except UnknownName:
         return cls(saved_settings(cls.Settings, values), method=name if isinstance(name, str) else name_of(name))
 

@@ -23,7 +23,8 @@ from callslip.index.generative import GenerativeRetriever
 from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, SavedCodesSettings, T5Settings
 from callslip.settings import check_range
 
-KINDS = ("semantic", "random", "atomic", "naive")
+WITHOUT_VECTORS = ("random", "atomic", "naive")
+KINDS = ("semantic", *WITHOUT_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     """Number of levels of semantic and random codes; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
+    collisions: Literal["bucket", "level"] = "bucket"
+    """Documents of the same semantic code: ranked in their `bucket`, or distinguished by one more `level`, the place in
+    it, as in the paper."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
     """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 
@@ -67,12 +71,19 @@ class DSI(GenerativeRetriever):
             return random_codes(count, self._length(count), s.width, seed=s.seed)
         return super().make_codes(corpus)
 
+    @property
+    def codes_of_vectors(self) -> bool:
+        return super().codes_of_vectors and self.settings.codes not in WITHOUT_VECTORS
+
     def code_maker(self, documents: int) -> CodeMaker | None:
         s = self.settings
-        if s.codes in KINDS and s.codes != "semantic":
+        if s.codes in WITHOUT_VECTORS:
             return None
-        name = "hierarchical-kmeans" if s.codes == "semantic" else s.codes
-        return code_maker(name, width=s.width, length=self._length(documents), seed=s.seed)
+        length = self._length(documents)
+        if s.codes != "semantic":
+            return code_maker(s.codes, width=s.width, length=length, seed=s.seed)
+        last: Any = {"leaf": "rank"} if s.collisions == "level" else {}
+        return code_maker("hierarchical-kmeans", width=s.width, length=length + bool(last), seed=s.seed, **last)
 
     def _length(self, documents: int) -> int:
         return self.settings.length or levels_for(documents, self.settings.width, self.settings.leaf)

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from callslip.decoders.engines.engine import State
+from callslip.decoders.t5 import T5CodeWriter, Tokens
 from callslip.decoders.writer import CodeWriter, States
+from callslip.errors import BadSetting
 from callslip.identifiers import levels_for
 from callslip.identifiers.makers import CodeMaker, code_maker
 from callslip.index.generative import GenerativeRetriever
@@ -24,14 +26,14 @@ from callslip.index.settings import (
     GenerativeSettings,
     HistoryQuerySettings,
     SavedCodesSettings,
-    TunedEncoderSettings,
+    T5Settings,
 )
 from callslip.settings import check_positive, check_range
 from callslip.training.losses import code_cross_entropy
 
 
 @dataclass(frozen=True)
-class NCISettings(GenerativeSettings, TunedEncoderSettings, HistoryQuerySettings, SavedCodesSettings):
+class NCISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
     """Settings of NCI: the tree, the adaptive decoder, and the consistency loss."""
 
     pseudo_queries: tuple[str, ...] = ("title", "sentences", "spans")
@@ -43,6 +45,9 @@ class NCISettings(GenerativeSettings, TunedEncoderSettings, HistoryQuerySettings
     """Number of levels; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
+    collisions: Literal["bucket", "level"] = "bucket"
+    """Documents of the same code: ranked in their `bucket`, or distinguished by one more `level`, the place in it, as
+    in the paper."""
     adaptor_width: int = 64
     """Width of the network that reads the prefix."""
     adaptor_rank: int = 4
@@ -59,12 +64,19 @@ class NCISettings(GenerativeSettings, TunedEncoderSettings, HistoryQuerySettings
     def check(self) -> None:
         check_range(self, width=1, length=1, leaf=1, adaptor_width=1, adaptor_rank=0, consistency_weight=0)
         check_positive(self, "temperature")
+        if self.micro_batch is not None and self.consistency == "contrastive":
+            raise BadSetting(
+                "setting 'micro_batch': consistency=contrastive compares the texts of a whole batch",
+                "Leave one out, or use consistency=divergence.",
+            )
 
 
 # The equations. Shapes: ... is any batch, D the width of the decoder, R the rank, K the level's outputs.
 
 
-def adapted_logits(hidden: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def adapted_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor, left: Tensor, right: Tensor
+) -> Tensor:
     """Section 3.3: logits h W_ada with W_ada = A W, where A comes from the prefix; [..., K].
 
     `hidden` [..., D], `weight` [K, D] and `bias` [K] are the level's own. A = diag(1 + scale) + left right, with
@@ -116,17 +128,18 @@ class PrefixState:
         return PrefixState(self.decoder.fork(), self.prefix)
 
 
-class PrefixAwareWriter(CodeWriter):
-    """A code writer whose heads are adapted to the prefix, which a recurrent cell reads in parallel to the decoder."""
+class PrefixAware(nn.Module):
+    """The part of a code writer that adapts its heads to the prefix, which a recurrent cell reads in parallel to the
+    decoder."""
 
-    def __init__(
-        self, input_dim: int, widths: Sequence[int], *, adaptor_width: int = 64, adaptor_rank: int = 4, **shape: Any
-    ) -> None:
-        super().__init__(input_dim, widths, **shape)
-        outputs, width = [head.out_features for head in self.heads], self.begin.shape[0]  # type: ignore[union-attr]
-        self.rank = adaptor_rank
+    heads: nn.ModuleList
+
+    def add_adaptors(self, width: int, adaptor_width: int, adaptor_rank: int) -> None:
+        """Add the network that reads the prefix, for decoder states of a `width`."""
+        outputs: list[int] = [head.out_features for head in self.heads]  # type: ignore[union-attr, misc]
+        self.adaptor_width, self.adaptor_rank = adaptor_width, adaptor_rank
         self.opening = nn.Linear(width, adaptor_width)
-        self.prefix_tokens = nn.ModuleList(nn.Embedding(int(n), adaptor_width) for n in outputs[:-1])  # type: ignore[arg-type]
+        self.prefix_tokens = nn.ModuleList(nn.Embedding(n, adaptor_width) for n in outputs[:-1])
         self.cell = nn.GRUCell(adaptor_width, adaptor_width)
         parts = {"scale": 1, "left": adaptor_rank, "right": adaptor_rank}
         self.adaptors = nn.ModuleList(
@@ -140,10 +153,10 @@ class PrefixAwareWriter(CodeWriter):
                 nn.init.zeros_(adaptor[name].weight)  # type: ignore[index]
                 nn.init.zeros_(adaptor[name].bias)  # type: ignore[index]
 
-    def forward(self, queries: Tensor | States, codes: Tensor) -> list[Tensor]:
-        states = self.hidden(queries, codes)
-        prefix, logits = self.before(*self.memory(queries)), []
-        for level in range(self.length):
+    def adapted(self, states: Tensor, prefix: Tensor, codes: Tensor) -> list[Tensor]:
+        """Logits of every level for decoder states [B, L, width], given the first state of the prefix network."""
+        logits = []
+        for level in range(len(self.heads)):
             if level:
                 prefix = self.read_token(prefix, codes[:, level - 1], level - 1)
             logits.append(self.logits(states[:, level], prefix, level))
@@ -158,19 +171,19 @@ class PrefixAwareWriter(CodeWriter):
 
     def read_token(self, prefix: Tensor, tokens: Tensor, level: int) -> Tensor:
         """State of the prefix network after a token of `level`: [n, adaptor width] and [n] -> [n, adaptor width]."""
-        return self.cell(self.prefix_tokens[level](self.token_index(tokens, level)), prefix)
+        return self.cell(self.prefix_tokens[level](self.token_index(tokens, level)), prefix)  # type: ignore[operator]
 
     def logits(self, hidden: Tensor, prefix: Tensor, level: int) -> Tensor:
         """The level's logits for decoder states [..., width] under prefixes [..., adaptor width]."""
         adaptor: Any = self.adaptors[level]
-        left = adaptor["left"](prefix).unflatten(-1, (hidden.shape[-1], self.rank))
-        right = adaptor["right"](prefix).unflatten(-1, (self.rank, hidden.shape[-1]))
+        left = adaptor["left"](prefix).unflatten(-1, (hidden.shape[-1], self.adaptor_rank))
+        right = adaptor["right"](prefix).unflatten(-1, (self.adaptor_rank, hidden.shape[-1]))
         head: Any = self.heads[level]
         return adapted_logits(hidden, head.weight, head.bias, adaptor["scale"](prefix), left, right)
 
-    def start(self, queries: Tensor | States) -> tuple[State, Tensor]:
-        state, hidden = self.read(queries)
-        both = PrefixState(state, self.before(*self.memory(queries)).unsqueeze(1))
+    def begun(self, state: State, hidden: Tensor, prefix: Tensor) -> tuple[PrefixState, Tensor]:
+        """The state of a search after the query was read, and the first level's log-probabilities."""
+        both = PrefixState(state, prefix.unsqueeze(1))
         return both, self.logits(hidden, both.prefix, 0).log_softmax(-1)
 
     def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Tensor:
@@ -179,7 +192,44 @@ class PrefixAwareWriter(CodeWriter):
         kept = state.prefix.gather(1, parents.unsqueeze(-1).expand(-1, -1, width))
         prefix = self.read_token(kept.reshape(-1, width), tokens.reshape(-1), level - 1)
         state.prefix = prefix.view(*parents.shape, width)
-        return self.logits(self.step(state.decoder, parents, tokens), state.prefix, level).log_softmax(-1)
+        hidden = self.step(state.decoder, parents, tokens)  # type: ignore[operator]
+        return self.logits(hidden, state.prefix, level).log_softmax(-1)
+
+
+class PrefixAwareWriter(PrefixAware, CodeWriter):
+    """A code writer with adapted heads."""
+
+    def __init__(
+        self, input_dim: int, widths: Sequence[int], *, adaptor_width: int = 64, adaptor_rank: int = 4, **shape: Any
+    ) -> None:
+        super().__init__(input_dim, widths, **shape)
+        self.add_adaptors(len(self.begin), adaptor_width, adaptor_rank)
+
+    def forward(self, queries: Tensor | States, codes: Tensor) -> list[Tensor]:
+        return self.adapted(self.hidden(queries, codes), self.before(*self.memory(queries)), codes)
+
+    def start(self, queries: Tensor | States) -> tuple[Any, Tensor]:
+        return self.begun(*self.read(queries), self.before(*self.memory(queries)))
+
+
+class PrefixAwareT5(PrefixAware, T5CodeWriter):
+    """A T5 with adapted heads."""
+
+    shape = (*T5CodeWriter.shape, "adaptor_width", "adaptor_rank")
+
+    def __init__(
+        self, t5: Any, widths: Sequence[int], *, adaptor_width: int = 64, adaptor_rank: int = 4, **shape: Any
+    ) -> None:
+        super().__init__(t5, widths, **shape)
+        self.add_adaptors(t5.config.d_model, adaptor_width, adaptor_rank)
+
+    def forward(self, queries: Tokens | States, codes: Tensor) -> list[Tensor]:
+        read = queries if isinstance(queries, States) else self.encode(queries)
+        return self.adapted(self.hidden(read, codes), self.before(read.values, read.mask), codes)
+
+    def start(self, queries: Tokens) -> tuple[Any, Tensor]:  # type: ignore[override]
+        state, hidden, read = self.read(queries)
+        return self.begun(state, hidden, self.before(read.values, read.mask))
 
 
 # The method.
@@ -194,7 +244,8 @@ class NCI(GenerativeRetriever):
     def code_maker(self, documents: int) -> CodeMaker:
         s = self.settings
         length = s.length or levels_for(documents, s.width, s.leaf)
-        return code_maker("hierarchical-kmeans", width=s.width, length=length, seed=s.seed)
+        last: Any = {"leaf": "rank"} if s.collisions == "level" else {}
+        return code_maker("hierarchical-kmeans", width=s.width, length=length + bool(last), seed=s.seed, **last)
 
     def writer_shape(self) -> dict[str, Any]:
         s = self.settings
@@ -202,6 +253,12 @@ class NCI(GenerativeRetriever):
 
     def writer(self, shape: dict[str, Any]) -> PrefixAwareWriter:
         return PrefixAwareWriter(**shape)
+
+    def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
+        s = self.settings
+        return PrefixAwareT5, {
+            "codes": "codebooks", "adaptor_width": s.adaptor_width, "adaptor_rank": s.adaptor_rank,
+        }  # fmt: skip
 
     def terms(self, query: Any, code: Tensor) -> dict[str, Tensor]:
         s = self.settings

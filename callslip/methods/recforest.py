@@ -48,6 +48,7 @@ class Tree(GenerativeRetriever):
     """One tree of the forest, and the model that writes its paths."""
 
     Settings = RecForestSettings
+    codes_near = True
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         return even_tree(self.vectors, self.settings.width, self.settings.seed).astype(np.int32)

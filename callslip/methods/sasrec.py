@@ -109,6 +109,8 @@ class SASRec(Recommender):
             epochs=s.epochs,
             steps_per_epoch=batches.steps(len(histories), s.batch_size),
             learning_rate=s.learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=lambda name: s.decay_of(name, s.weight_decay),
             phase="training on histories",
             checkpoints=self.checkpoints,

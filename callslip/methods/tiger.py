@@ -35,6 +35,9 @@ class TIGERSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedC
     collisions: Literal["level", "bucket"] = "level"
     """Items of the same code: distinguished by one more `level`, as in the paper, or left in one `bucket` and
     ranked."""
+    quantiser: Literal["rqvae", "vqvae"] = "rqvae"
+    """Quantiser that makes the codes: `rqvae` codes residuals, level by level, as in the paper; `vqvae` codes parts of
+    the latent vector, each by itself."""
     rqvae_epochs: int = 50
     """Training epochs of the RQ-VAE."""
     rqvae_latent: int = 32
@@ -53,11 +56,12 @@ class TIGER(GenerativeRetriever):
     """RQ-VAE codes, and a model that writes the next item's code."""
 
     Settings = TIGERSettings
+    codes_near = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"epochs": 8, "decoder_width": 128}}
 
     def code_maker(self, documents: int) -> CodeMaker:
         s, dim = self.settings, self.vectors.shape[1]
-        return code_maker("rqvae", length=s.length, width=s.width, dim=dim, latent=s.rqvae_latent, seed=s.seed)
+        return code_maker(s.quantiser, length=s.length, width=s.width, dim=dim, latent=s.rqvae_latent, seed=s.seed)
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:
         self.maker = self.code_maker(len(corpus))

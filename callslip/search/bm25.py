@@ -5,11 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from callslip.errors import BadSetting, IndexCorrupt, UnknownName
+from callslip.errors import BadSetting, IndexCorrupt, UnknownName, Unsupported
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+POSTINGS = 4_000_000
+"""Occurrences of stems that a block of queries is scored by: some 50 MB."""
+TOKENIZED = 4096
+"""Queries that are split into stems at once."""
 
 
 class WordIndex:
@@ -73,6 +81,30 @@ class WordIndex:
         for tokens in self.tokenize(queries):
             yield self.scores(self.known(tokens))
 
+    def sparse_scores_of(self, queries: Sequence[str], postings: int = POSTINGS) -> Iterator[csr_array]:
+        """The scores of all texts for blocks of queries, in order: sparse, [queries of the block, texts].
+
+        Equal to `scores_of`, bit for bit, without the texts that share no stem with a query. A block holds as many
+        queries as have `postings` occurrences of their stems together, and at least one.
+        """
+        import scipy.sparse
+
+        held = self._bm25.scores
+        if self._bm25.nonoccurrence_array is not None:
+            raise Unsupported(f"{self.formula} scores texts without a stem of the query", "Use scores_of.")
+        vocabulary, texts = len(held["indptr"]) - 1, int(held["num_docs"])
+        table = scipy.sparse.csr_array((held["data"], held["indices"], held["indptr"]), shape=(vocabulary, texts))
+        for start in range(0, len(queries), TOKENIZED):
+            words = [self.known(tokens) for tokens in self.tokenize(queries[start : start + TOKENIZED])]
+            ids = [np.array([self._bm25.vocab_dict[word] for word in some], np.int64) for some in words]
+            sizes = [int((held["indptr"][some + 1] - held["indptr"][some]).sum()) for some in ids]
+            for block in _blocks(sizes, postings):
+                some = ids[block]
+                # In the query's order, repeated stems included, so that sums are rounded as in `scores_of`.
+                columns, bounds = np.concatenate(some), np.cumsum([0, *map(len, some)])
+                ones = np.ones(len(columns), table.dtype)
+                yield scipy.sparse.csr_array((ones, columns, bounds), shape=(len(some), vocabulary)) @ table
+
     def save(self, folder: Path) -> None:
         self._bm25.save(str(folder), show_progress=False)
 
@@ -83,3 +115,15 @@ class WordIndex:
         if not isinstance(self._bm25.scores.get("num_docs"), int) or not isinstance(self._bm25.vocab_dict, dict):
             raise IndexCorrupt(folder, "is no index of words: it tells neither documents nor vocabulary")
         return self
+
+
+def _blocks(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Consecutive slices whose sizes add up to at most `most`, or that hold one."""
+    start, total = 0, 0
+    for at, size in enumerate(sizes):
+        if at > start and total + size > most:
+            yield slice(start, at)
+            start, total = at, 0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))

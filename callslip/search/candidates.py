@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,6 +73,12 @@ def sizes(beams: Beams, identifiers: Identifiers, alive: np.ndarray) -> np.ndarr
     hiding documents must not make the others more likely."""
     _, beam = candidates(beams, identifiers, alive)
     return np.maximum(np.bincount(beam, minlength=len(beams.nodes)), 1)
+
+
+def arbitrary(rows: np.ndarray, doc_ids: Sequence[str]) -> np.ndarray:
+    """A number for each row by which documents that nothing ranks are ordered: arbitrary, but always the same for a
+    doc_id, so that neither the order of the corpus nor a compaction matters."""
+    return np.array([zlib.crc32(doc_ids[row].encode("utf-8", "surrogatepass")) for row in rows.tolist()], np.float64)
 
 
 def merged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,25 @@ def shuffled(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[np.
 def steps(count: int, batch_size: int) -> int:
     """Number of batches of `shuffled`."""
     return -(-count // batch_size)
+
+
+def parts(batch: Any, size: int | None) -> list[tuple[Any, float]]:
+    """A batch in parts of at most `size` examples, each with its share of them; the whole if `size` is None.
+
+    A batch is an array, or a tuple of arrays of the same length.
+    """
+    if size is None:
+        return [(batch, 1.0)]
+    arrays = batch if isinstance(batch, tuple) else (batch,)
+    count = len(arrays[0])
+    if any(len(array) != count for array in arrays):
+        raise ValueError(f"a batch of arrays of different lengths: {[len(array) for array in arrays]}")
+    if count <= size:
+        return [(batch, 1.0)]
+    cuts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    cut_up = [tuple(array[cut] for array in arrays) for cut in cuts]
+    shares = [(cut.stop - cut.start) / count for cut in cuts]
+    return list(zip(cut_up if isinstance(batch, tuple) else [some[0] for some in cut_up], shares))
 
 
 def by_length(lengths: np.ndarray, batch_size: int, seed: int, epoch: int, window: int = 32) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from callslip.training import batches
 if TYPE_CHECKING:
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, Read
 
-Inputs = np.ndarray | list[list[int]]
+Inputs = np.ndarray | Sequence[list[int]]
 """Model inputs: vectors [n, dim], histories of item numbers [n, T], or a list of token ids per query."""
 
 

@@ -1,12 +1,17 @@
-"""The training loop, shared by all methods. It sums and logs the named terms of an objective, whatever they are."""
+"""The training loop, shared by all methods. It sums and logs the named terms of an objective, whatever they are.
+
+Two ways to train on batches that do not fit into memory: an objective that is a mean over the examples of a batch has
+its gradients accumulated over micro-batches, by the loop; one that compares the examples of a batch encodes them with
+`gradcache.in_chunks`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +19,9 @@ from torch import Tensor, nn
 
 from callslip.errors import BadSetting, TrainingFailed
 from callslip.runtime import progress
+from callslip.training import batches as sampling
 from callslip.training.course import Course
+from callslip.training.memory import autocast as autocast_on
 
 if TYPE_CHECKING:
     from callslip.training.checkpoints import Checkpoints
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 Objective = Callable[[Any, float], Mapping[str, Tensor]]
 """objective(batch, progress from 0 to 1) -> named, already weighted loss terms. An ablation leaves a term out."""
 
+Schedule = Literal["cosine", "linear", "constant"]
+"""Learning rates after the warm-up: falling to zero along a cosine or a line, or constant."""
 BAD_STEPS_ALLOWED = 3
 
 
@@ -35,6 +44,11 @@ class TrainingLog:
     def add(self, **record: Any) -> None:
         self.records.append(record)
 
+    def add_earlier(self, records: list[dict[str, Any]], skipped: int) -> None:
+        """What a resumed phase has had before."""
+        self.records += records
+        self.skipped_steps += skipped
+
 
 def train(
     module: nn.Module,
@@ -47,7 +61,10 @@ def train(
     weight_decay: float | Callable[[str], float] = 0.01,
     warmup: float = 0.05,
     decay: bool = True,
+    schedule: Schedule = "cosine",
     clip: float = 1.0,
+    micro_batch: int | None = None,
+    autocast: bool = False,
     phase: str = "training",
     log: TrainingLog | None = None,
     after_epoch: Callable[[int], Mapping[str, Any]] | None = None,
@@ -55,12 +72,12 @@ def train(
     checkpoints: Checkpoints | None = None,
     generators: Sequence[np.random.Generator] = (),
 ) -> TrainingLog:
-    """Train the module's parameters with AdamW.
+    """Train the module's parameters with AdamW. `batches(epoch)` returns the epoch's batches.
 
-    `batches(epoch)` returns the epoch's batches. The learning rate has a linear warm-up over the given share of all
-    steps, followed by cosine decay to zero (`decay=False`: constant). `share` maps a parameter's name to a factor on
-    its learning rate; `weight_decay` may also be a function of the name. A step with a non-finite loss is skipped and
-    counted; the third in a row ends the training, with the weights of the last good step.
+    The learning rate has a linear warm-up over the given share of all steps, followed by the schedule (`decay=False`:
+    constant). `share` maps a parameter's name to a factor on its learning rate; `weight_decay` may also be a function
+    of the name. `micro_batch` is for objectives that are means over the examples of a batch. A step with a non-finite
+    loss is skipped and counted; the third in a row ends the training, with the weights of the last good step.
 
     With `checkpoints`, an interrupted phase resumes at its next step, with bit-identical results; `batches` must then
     depend only on the epoch, and `generators` lists the NumPy generators used by `batches` or the objective. State that
@@ -69,19 +86,18 @@ def train(
     log = log if log is not None else TrainingLog()
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     parameters, watched = list(named.values()), ""
-    groups = _groups(named, share, weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=learning_rate) if epochs else None
+    optimizer = torch.optim.AdamW(_groups(named, share, weight_decay), lr=learning_rate) if epochs else None
     total = max(1, epochs * steps_per_epoch)
     with Course(checkpoints, phase, module, optimizer, generators) as course, progress.bar() as display:
         at, skipped = course.position, log.skipped_steps
-        log.records += at.records
+        log.add_earlier(at.records, at.skipped)
         task = display.add_task(phase, total=total, completed=at.step, note="")
         module.train()
         for epoch in range(at.epoch, 0 if at.finished else epochs):
             for batch in course.rest_of(batches(epoch)):
-                at.rate = learning_rate * schedule(at.step / total, warmup, decay)
-                terms = objective(batch, at.step / total)
-                assert optimizer is not None
+                done, parts = at.step / total, sampling.parts(batch, micro_batch)
+                at.rate = learning_rate * rate_factor(done, warmup, schedule if decay else "constant")
+                terms = _gradients(objective, parts, done, parameters, autocast)
                 at.count_step(terms if _step(optimizer, parameters, terms, at.rate, clip) else None)
                 log.skipped_steps = skipped + at.skipped
                 _give_up_after(at.bad, phase, epoch, terms)
@@ -91,7 +107,6 @@ def train(
             watched = "".join(f"  {name} {_short(value)}" for name, value in extra.items())
             module.train()
             log.add(**at.end_epoch(phase, extra))
-        log.skipped_steps = skipped + at.skipped
         course.finish()
     module.eval()
     return log
@@ -124,30 +139,55 @@ def _groups(
     return [{"params": some, "share": part, "weight_decay": decay} for (part, decay), some in groups.items()]
 
 
-def schedule(done: float, warmup: float, decay: bool) -> float:
-    """Learning-rate factor after a share `done` (0 to 1) of the steps: linear warm-up, cosine decay."""
+def rate_factor(done: float, warmup: float, schedule: Schedule) -> float:
+    """Learning-rate factor after a share `done` (0 to 1) of the steps: linear warm-up, then the schedule."""
     if done < warmup:
         return (done + 1e-3) / (warmup + 1e-3)
-    if not decay:
+    if schedule == "constant":
         return 1.0
-    return 0.5 * (1.0 + math.cos(math.pi * (done - warmup) / max(1e-9, 1.0 - warmup)))
+    left = (done - warmup) / max(1e-9, 1.0 - warmup)
+    return 1.0 - left if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * left))
+
+
+def _gradients(
+    objective: Objective,
+    parts: list[tuple[Any, float]],
+    done: float,
+    parameters: list[nn.Parameter],
+    autocast: bool,
+) -> dict[str, Tensor]:
+    """Accumulate the gradient of the terms' sum over the parts of a batch, up to the first loss that is not finite.
+    Returns the terms of the batch."""
+    whole: dict[str, Tensor] = {}
+    for parameter in parameters:
+        parameter.grad = None
+    for part, weight in parts:
+        with autocast_on(parameters[0].device, autocast) if parameters else nullcontext():
+            terms = objective(part, done)
+            if not terms:
+                raise BadSetting("the training has no loss terms", "Set at least one loss weight above 0.")
+            if weight != 1.0:
+                terms = {name: weight * value for name, value in terms.items()}
+            loss = torch.stack(list(terms.values())).sum()
+        for name, value in terms.items():
+            whole[name] = whole[name] + value.detach() if name in whole else value.detach()
+        if not torch.isfinite(loss):
+            break
+        loss.backward()
+    return whole
 
 
 def _step(
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     parameters: list[nn.Parameter],
     terms: Mapping[str, Tensor],
     rate: float,
     clip: float,
 ) -> bool:
-    """One gradient step on the sum of the terms; False, without a step, if the loss or gradient is not finite."""
-    if not terms:
-        raise BadSetting("the training has no loss terms", "Set at least one loss weight above 0.")
-    loss = torch.stack(list(terms.values())).sum()
-    optimizer.zero_grad(set_to_none=True)
-    if not torch.isfinite(loss):
+    """One step along the accumulated gradient; False, without a step, if the loss or gradient is not finite."""
+    assert optimizer is not None
+    if not torch.isfinite(torch.stack(list(terms.values())).sum()):
         return False
-    loss.backward()
     if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
         return False
     for group in optimizer.param_groups:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def products(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, block: int = 4096) -> np.ndarray:
@@ -16,10 +20,18 @@ def products(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, block
     return found
 
 
-def scores_at(scores: Iterable[np.ndarray], text: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Scores of the documents `rows[i]` for the text `text[i]`, from one score vector per text: [n, c]."""
+def scores_at(scores: Iterable[np.ndarray | csr_array], text: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Scores of the documents `rows[i]` for the text `text[i]`: [n, c]. `scores` has a vector per text, or sparse
+    blocks of several texts, [block, N]."""
     found = np.empty(rows.shape, dtype=np.float32)
     examples = np.split(np.argsort(text, kind="stable"), np.cumsum(np.bincount(text))[:-1])
-    for values, some in zip(scores, examples, strict=True):
-        found[some] = values[rows[some]]
+    first = 0
+    for block in scores:
+        table = block[None] if isinstance(block, np.ndarray) else block
+        some = np.concatenate(examples[first : first + table.shape[0]])
+        wanted = table[(text[some] - first)[:, None], rows[some]]
+        found[some] = wanted if isinstance(wanted, np.ndarray) else wanted.toarray()
+        first += table.shape[0]
+    if first != len(examples):
+        raise ValueError(f"there are scores for {first} texts, not {len(examples)}")
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -38,22 +39,45 @@ class Answers:
         return self._table[texts][:, rows].toarray()
 
 
-def hard_candidates(scores: Iterable[np.ndarray], answers: Answers, top: int = 100) -> np.ndarray:
-    """The `top` best documents by `scores` (one vector per text) that do not answer the text, [texts, top].
+def hard_candidates(
+    scores: Iterable[np.ndarray | scipy.sparse.csr_array], answers: Answers, top: int = 100
+) -> np.ndarray:
+    """The `top` best documents by `scores` that do not answer the text, [texts, top].
 
-    Only positive scores count; rows with fewer candidates are right-padded with NONE.
+    `scores` has a vector per text, or sparse blocks of several texts, [block, N]. Only positive scores count; the
+    first of documents with equal scores is better; rows with fewer candidates are right-padded with NONE.
     """
     found = np.full((len(answers), top), NONE, dtype=np.int32)
     count = 0
-    for text, values in enumerate(scores):
-        best = np.argpartition(-values, top - 1)[:top] if top < len(values) else np.arange(len(values))
-        best = best[np.argsort(-values[best], kind="stable")]
-        rows = best[(values[best] > 0) & ~np.isin(best, answers.of(text))]
-        found[text, : len(rows)] = rows
+    for documents, values in _rows(scores):
+        if count < len(answers):
+            rows = _best(documents, values, top)
+            rows = rows[~np.isin(rows, answers.of(count))]
+            found[count, : len(rows)] = rows
         count += 1
     if count != len(answers):
         raise BadSetting(f"there are scores for {count} texts, but answers for {len(answers)}")
     return found
+
+
+def _rows(scores: Iterable[np.ndarray | scipy.sparse.csr_array]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The documents with a positive score and these scores, text by text."""
+    for block in scores:
+        if isinstance(block, np.ndarray):
+            documents = np.flatnonzero(block > 0)
+            yield documents, block[documents]
+            continue
+        for start, stop in itertools.pairwise(block.indptr.tolist()):
+            documents, values = block.indices[start:stop], block.data[start:stop]
+            yield documents[values > 0], values[values > 0]
+
+
+def _best(documents: np.ndarray, values: np.ndarray, top: int) -> np.ndarray:
+    """The documents of the `top` highest values, best first; the first of equals is better."""
+    if top < len(values):
+        least = np.partition(values, len(values) - top)[len(values) - top]
+        documents, values = documents[values >= least], values[values >= least]  # with all that tie for the last place
+    return documents[np.lexsort((documents, -values))[:top]]
 
 
 def draw(candidates: np.ndarray, count: int, documents: int, rng: np.random.Generator) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from callslip.encoders.packaged import folder_of
 from callslip.errors import CallslipError, UnknownName, Unsupported
 from callslip.runtime.device import best_device
 from callslip.runtime.progress import track
@@ -18,13 +19,18 @@ REMEDY = (
 )
 
 
+PACKAGED = "ms-marco-minilm"
+"""The cross-encoder of the extra `rerank`."""
+
+
 class CrossEncoder:
     """Scores pairs of texts: by the logit of a one-label model, or the difference of a two-label model's logits."""
 
     def __init__(self, name: str, *, max_length: int = 256, device: str | None = None, batch_size: int = 32) -> None:
-        if "/" not in name and not Path(name).is_dir():
-            raise UnknownName("teacher", name, ["none", "dense", "bm25", "the path of a folder", "OWNER/NAME"])
-        self.tokenizer, model = _load(name)
+        if "/" not in name and name != PACKAGED and not Path(name).is_dir():
+            known = ["none", "dense", "bm25", PACKAGED, "the path of a folder", "OWNER/NAME"]
+            raise UnknownName("teacher", name, known)
+        self.tokenizer, model = _load(folder_of(name))
         if model.config.num_labels > 2:
             raise Unsupported(
                 f"the teacher {name!r} has {model.config.num_labels} labels", "Use a model with one or two labels."

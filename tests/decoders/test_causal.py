@@ -10,7 +10,7 @@ import callslip
 from callslip.adapters.generation import TrieLogitsProcessor
 from callslip.decoders.causal import CausalCodeWriter, is_causal, left_padded
 from callslip.decoders.t5 import Tokens
-from callslip.errors import BadInput, BadSetting
+from callslip.errors import BadInput, BadSetting, Unsupported
 from callslip.identifiers.table import END, Identifiers
 from callslip.search.beam import beam_search
 from callslip.search.exact import exact_search
@@ -130,6 +130,13 @@ def test_an_index_learns_with_it_and_opens_again(small_corpus, tmp_path):
     assert wanted == [(hit.doc_id, hit.code) for hit in callslip.load(tmp_path / "index").search(query, 5)]
     allowed = callslip.Filter(where={"topic": "music"})
     assert {hit.doc_id.partition("/")[0] for hit in index.search(query, 5, allowed)} == {"music"}
+
+
+@pytest.mark.parametrize("method", ["asi++", "glen", "nci", "tied-atomic"])
+def test_methods_that_need_more_than_codes_refuse_it(small_corpus, tmp_path, method):
+    settings = {"seq2seq": str(save_small(tmp_path / "model", ["a"])), "encoder": "scratch"}
+    with pytest.raises(Unsupported, match=r"decoder-only|cannot write codes"):
+        callslip.fit(small_corpus, method, settings=settings)
 
 
 def test_mistakes_are_named(small_corpus, tmp_path):

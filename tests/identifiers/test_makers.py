@@ -17,6 +17,7 @@ from callslip.errors import BadSetting
 from callslip.identifiers import (
     END,
     RQVAE,
+    VQVAE,
     HierarchicalKMeans,
     Identifiers,
     ProductQuantizer,
@@ -273,6 +274,7 @@ class TestQuantisers:
             HierarchicalKMeans(5, 3),
             HierarchicalKMeans(5, 3, leaf="rank"),
             RQVAE(3, 8, 10, latent=4, hidden=(16,)),
+            VQVAE(3, 8, 10, latent=4, hidden=(16,)),
         ],
         ids=lambda maker: type(maker).__name__,
     )
@@ -373,3 +375,35 @@ def test_the_package_is_light():
         "assert all(hasattr(made, name) for name in made.__all__)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestVQVAE:
+    def test_each_part_of_the_latent_is_coded_by_its_nearest_row(self):
+        import torch
+
+        maker = VQVAE(2, 5, 6, latent=3, hidden=(8,)).requires_grad_(False)
+        latent = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
+        tokens, parts, chosen = maker.quantise(latent)
+        for row, level in itertools.product(range(9), range(2)):
+            part, book = latent[row, 3 * level : 3 * level + 3], maker.codebooks[level]
+            nearest_row = min(range(5), key=lambda k: float((part - book[k]).square().sum()))
+            assert int(tokens[row, level]) == nearest_row
+            assert torch.equal(parts[row, level], part) and torch.equal(chosen[row, level], book[nearest_row])
+        assert torch.equal(maker.joined(chosen), chosen.reshape(9, 6))
+
+    def test_training_lowers_the_error_and_codes_keep_the_blobs(self):
+        import torch
+
+        vectors, labels = blobs(300, dim=16, centres=6, spread=0.1)
+
+        def error(maker):
+            with torch.no_grad():
+                return float(maker(maker._standardise(torch.from_numpy(vectors)))[0]["reconstruction"])
+
+        maker = VQVAE(2, 6, 16, latent=4, hidden=(32,))
+        short = VQVAE(2, 6, 16, latent=4, hidden=(32,))
+        short.fit(vectors, epochs=1, device="cpu")
+        codes = maker.fit(vectors, epochs=40, batch_size=50, learning_rate=3e-3, device="cpu")
+        assert codes.shape == (300, 2) and error(maker) < 0.7 * error(short)
+        shared = sum(len({tuple(c) for c in codes[labels == label].tolist()}) for label in range(6))
+        assert shared < 40  # documents of a blob have few codes

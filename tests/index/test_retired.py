@@ -62,7 +62,16 @@ def test_a_name_that_no_version_had_is_refused(small_corpus, tmp_path):
 
 
 def test_no_method_has_a_setting_that_became_a_constant():
-    kept = {"sinkhorn_epsilon", "sinkhorn_iterations"}  # GenRet's own Sinkhorn still has them
     for name in METHODS:
         own = {field.name for field in describe(find(name).load().Settings)}
-        assert not own & (set(CONSTANTS) - kept), name
+        assert not own & set(CONSTANTS), name
+
+
+def test_a_setting_that_two_methods_had_is_named_if_it_was_the_default_of_neither():
+    cls = find("genret").load().Settings
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved_settings(cls, {"sinkhorn_epsilon": 1.0, "sinkhorn_iterations": 100})
+        saved_settings(find("asi++").load().Settings, {"sinkhorn_epsilon": 0.003, "gamma": 0.05, "density_weight": 1.0})
+    with pytest.warns(UserWarning, match=r"sinkhorn_epsilon=0\.5"):
+        saved_settings(cls, {"sinkhorn_epsilon": 0.5})

@@ -22,6 +22,7 @@ from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.decoders.writer import Attention
 from callslip.encoders.encoder import TextVectors
 from callslip.encoders.interaction_vectors import interaction_vectors
+from callslip.errors import BadSetting
 from callslip.index import vectors as vectors_module
 from callslip.index.readers import HistoryReader, T5Reader, TunedReader, VectorReader
 from callslip.index.rows import Rows
@@ -133,9 +134,10 @@ def test_doc2query_generates_so_many_queries(monkeypatch, small_corpus):
         "doc2query",
         lambda corpus, name, count, **more: asked.append((name, count, more)) or [Pair("generated", "fruit/0")],
     )
-    index = make("dsi-semantic", BASE | {"doc2query": "some/t5", "doc2query_per_document": 9, "device": "cpu"})
+    generated = {"doc2query": "some/t5", "doc2query_per_document": 9, "doc2query_sampling": "nucleus"}
+    index = make("dsi-semantic", BASE | generated | {"device": "cpu"})
     assert Pair("generated", "fruit/0") in index.training_pairs(small_corpus)
-    assert asked == [("some/t5", 9, {"device": "cpu", "seed": 7})]
+    assert asked == [("some/t5", 9, {"device": "cpu", "seed": 7, "sampling": "nucleus"})]
     make("dsi-semantic", BASE).training_pairs(small_corpus)
     assert len(asked) == 1
 
@@ -362,7 +364,8 @@ def test_items_without_texts_have_the_interaction_vectors_of_the_seed():
 def test_a_fine_tuned_encoder_is_made_as_the_settings_say(monkeypatch):
     asked = []
     monkeypatch.setattr("callslip.decoders.tuned.TunedWriter", lambda *given: asked.append(given))
-    reader(TunedReader, encoder="some/encoder", train_encoder="all", max_length=33, vector_size=9).join(None, "writer")
+    values = {"encoder": "some/encoder", "train_encoder": "all", "max_length": 33, "vector_size": 9}
+    reader(TunedReader, **values).join(make("dsi-semantic", BASE | values), "writer")
     assert asked == [("some/encoder", "writer", "all", 33, 9)]
 
 
@@ -374,12 +377,12 @@ def test_a_fine_tuned_encoder_has_a_learning_rate_of_its_own():
 
 def test_a_reader_of_tokens_cuts_texts_at_seq2seq_length(small_corpus):
     one, asked = reader(TunedReader, train_encoder="top", seq2seq_length=17), []
-    one.model = SimpleNamespace(tokenize=lambda texts, longest: asked.append((texts, longest)))
+    one.model = SimpleNamespace(tokenize=lambda texts, longest: asked.append((texts, longest)) or [[1]] * len(texts))
     one.texts = TextVectors(settings(encoder="scratch"))
     one.inputs([Query("q", "one")], None)
     one.training_inputs(["two"], small_corpus, None)
     contents = [document.content for document in small_corpus]
-    assert asked == [(["one"], 17), (["two", *contents], 17)]
+    assert asked == [(["one"], 17), (["two"], 17), (contents, 17)]
 
 
 @pytest.mark.parametrize(("values", "kind"), [({}, VectorReader), ({"train_encoder": "top"}, TunedReader)])
@@ -433,3 +436,67 @@ def test_nearest_vectors_are_searched_as_the_settings_say(monkeypatch, small_cor
 def test_history_readers_are_the_only_ones_that_read_histories():
     kinds = (VectorReader, TunedReader, T5Reader, HistoryReader)
     assert [kind.histories for kind in kinds] == [False, False, False, True]
+
+
+# Training that does not fit into memory.
+
+
+@pytest.mark.parametrize(("on", "expected"), [("texts", 5), ("log", None)])
+def test_gradients_are_accumulated_over_micro_batches_of_texts(planned, on, expected):
+    """Histories share their negatives, so that their batches stay whole."""
+    assert planned(on, micro_batch=5).phases["training the decoder"].more["micro_batch"] == expected
+    assert planned(on).phases["training the decoder"].more["micro_batch"] is None
+
+
+def test_the_schedule_and_the_warm_up_reach_the_loop(planned):
+    more = planned(schedule="linear", warmup=0.25).phases["training the decoder"].more
+    assert (more["schedule"], more["warmup"]) == ("linear", 0.25)
+    more = planned().phases["training the decoder"].more
+    assert (more["schedule"], more["warmup"], more["autocast"]) == ("cosine", 0.05, False)
+
+
+@pytest.mark.parametrize("method", ["sasrec", "tied-atomic"])
+def test_methods_with_a_loop_of_their_own_have_the_schedule(small_corpus, log, method):
+    values = {"encoder": "scratch", "schedule": "constant", "warmup": 0.5, "epochs": 1}
+    (phase,) = plan(method, log if method == "sasrec" else small_corpus, values).phases.values()
+    assert (phase.more["schedule"], phase.more["warmup"]) == ("constant", 0.5)
+
+
+def test_autocast_reaches_the_loop(planned):
+    assert planned(save_memory=("autocast",)).phases["training the decoder"].more["autocast"] is True
+
+
+@pytest.mark.parametrize("saving", [(), ("activations",)])
+def test_layers_are_computed_again_if_asked(small_corpus, tmp_path, saving):
+    """In T5 and in a fine-tuned encoder, and with the same gradients."""
+    words = sorted({word.strip(".,").lower() for d in small_corpus for word in d.content.split()})
+    folder = save_small_t5(tmp_path / "t5", words)
+    for values in ({"seq2seq": str(folder)}, {"encoder": "minilm", "train_encoder": "top", "seq2seq_length": 8}):
+        made = plan("dsi-semantic", small_corpus, BASE | values | {"save_memory": saving})
+        parts = [part for part in made.index.model.modules() if hasattr(part, "gradient_checkpointing_enable")]
+        assert parts and any(part.is_gradient_checkpointing for part in parts) == bool(saving)
+        if saving:
+            phase = made.phases["training the decoder"]
+            found = [gradient_of(phase, made.index.model, again) for again in (True, False)]
+            assert max(float(one.abs().max()) for one in found[0]) > 0
+            for one, other in zip(*found, strict=True):
+                torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def gradient_of(phase: Any, model: torch.nn.Module, again: bool) -> list[torch.Tensor]:
+    for part in model.modules():
+        if not again and hasattr(part, "gradient_checkpointing_disable"):
+            part.gradient_checkpointing_disable()
+    model.train()
+    model.zero_grad()
+    torch.manual_seed(0)
+    sum(phase.objective(phase.first()[:6], 0.5).values()).backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_an_unknown_way_to_save_memory_is_refused():
+    with pytest.raises(BadSetting, match="save_memory"):
+        make("dsi-semantic", {"save_memory": "activations,disk"})
+    with pytest.raises(BadSetting, match="contrastive"):
+        make("nci", {"micro_batch": 8, "consistency": "contrastive"})
+    assert make("nci", {"micro_batch": 8, "consistency": "divergence"}).settings.micro_batch == 8

@@ -383,7 +383,7 @@ def test_mistakes_in_settings_are_named():
     ):
         with pytest.raises(BadSetting, match=said):
             make("asi++", values)
-    for name in ("seq2seq", "codes_from", "history_length"):
+    for name in ("codes_from", "history_length"):
         with pytest.raises(UnknownName, match=name):
             make("asi++", {name: 3})
 

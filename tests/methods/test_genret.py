@@ -18,6 +18,7 @@ from callslip.methods import make
 from callslip.methods.genret import (
     commitment,
     initial_codebook,
+    reassigned,
     reconstruction,
     retrieval,
     straight_through,
@@ -75,6 +76,20 @@ def test_straight_through_is_the_codebooks_row_forward_and_both_backward():
     for row, chosen in enumerate(token.tolist()):
         rows[chosen] += weight.detach()[row]
     torch.testing.assert_close(codebook.grad, rows)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 0.5])
+def test_the_reassigned_scores_equal_plain_scaling_and_have_the_gradient_of_the_kernel(epsilon):
+    scores = drawn(4, (6, 3))[0].requires_grad_()
+    found = reassigned(scores, sinkhorn(scores.detach(), epsilon, 300), epsilon)
+    expected, u, v = plain.reassigned(scores.tolist(), epsilon, 300)
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=1e-3)
+    (own,) = torch.autograd.grad(found.square().sum(), scores)
+    kernel = torch.tensor(u)[:, None] * (scores / epsilon).exp() * torch.tensor(v)
+    (naive,) = torch.autograd.grad(kernel.square().sum(), scores)
+    torch.testing.assert_close(own, naive, atol=1e-4, rtol=1e-3)
+    with pytest.raises(ValueError, match="do not fit"):
+        reassigned(scores, scores[:2])
 
 
 @settings(max_examples=25, deadline=None)

@@ -42,7 +42,6 @@ ODD = TINY | {
     "pseudo_queries": ("title",), "train_on_documents": True,
     "level_learning_rate": 4e-3, "learning_rate": 3e-3, "weight_decay": 0.07,
     "reconstruction_weight": 0.8, "commitment_weight": 0.6, "retrieval_weight": 1.3,
-    "sinkhorn_epsilon": 0.5, "sinkhorn_iterations": 20,
 }  # fmt: skip
 """A value for every number that is neither its default nor 0 or 1."""
 STEPS = 16
@@ -252,8 +251,8 @@ def test_the_warm_up_learns_from_queries_unless_the_setting_says_otherwise(small
 
 
 def test_sinkhorn_shares_out_the_tokens_of_a_batch(odd):
-    assert set(odd.spies.arguments("sinkhorn", 1)) == {0.5}
-    assert set(odd.spies.arguments("sinkhorn", 2)) == {20}
+    assert set(odd.spies.arguments("sinkhorn", 1)) == {1.0}  # the paper's, constants
+    assert set(odd.spies.arguments("sinkhorn", 2)) == {100}
     for phase in LEVELS:
         shared = of_phase(odd, "sinkhorn", phase)
         for name, position in (("commitment", 1), ("retrieval", 3)):
@@ -268,6 +267,25 @@ def test_without_sinkhorn_a_document_has_its_likeliest_token(small_corpus):
         for call in of_phase(run, "commitment", "level 1"):
             logits, code = call.arguments
             assert torch.equal(code[:, -1], logits[-1].argmax(dim=1))
+
+
+@pytest.mark.parametrize("softmax", ["scores", "reassigned"])
+def test_the_softmax_of_the_commitment_is_of_the_scores_or_of_their_shares(small_corpus, softmax):
+    run = watched(small_corpus, TINY | {"softmax": softmax})
+    for call, shares in zip(of_phase(run, "commitment", "level 1"), of_phase(run, "sinkhorn", "level 1"), strict=True):
+        (logits,), own = call.arguments[0], shares.arguments[0]
+        expected = own if softmax == "scores" else shares.result.to(own.dtype)
+        assert torch.allclose(logits, expected, atol=1e-6)
+        assert logits.requires_grad
+    plain = watched(small_corpus, TINY | {"softmax": softmax, "reassign": False})
+    assert not plain.calls["sinkhorn"]
+
+
+def test_queries_have_their_own_scores_in_the_softmax_whatever_the_setting(small_corpus):
+    run = watched(small_corpus, TINY | {"softmax": "reassigned"})
+    for call in of_phase(run, "retrieval", "level 1"):
+        (logits,) = call.arguments[2]
+        assert not torch.allclose(logits.sum(dim=1), torch.ones(len(logits)), atol=1e-3)
 
 
 # Batches.

@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 import torch
 from reference import glen as plain
-from training_spies import Phase, without_steps
+from small_t5 import save_small_t5
+from training_spies import Phase, plan, without_steps
 
-from callslip.corpus.documents import Pair
+from callslip.corpus.documents import Document, Pair
 from callslip.encoders import encoder as encoders
-from callslip.encoders.word_pieces import linear_map, spread
+from callslip.encoders.word_pieces import spread
+from callslip.errors import BadSetting, CallslipError
 from callslip.identifiers import Identifiers
 from callslip.identifiers.keywords import corpus_vocabulary, keyword_codes
+from callslip.index.readers import T5Reader, TunedReader, VectorReader
 from callslip.methods import find, make
 from callslip.methods.glen import method, model, search, training
 from callslip.methods.glen.equations import (
@@ -30,12 +33,14 @@ from callslip.methods.glen.equations import (
     pairwise_ranking,
     relevance,
 )
+from callslip.methods.glen.pretrained import LexicalT5, LexicalTuned
 from callslip.methods.glen.settings import GLENSettings
 from callslip.runtime import device as devices
 from callslip.runtime.seeds import seeded
+from callslip.search.bm25 import WordIndex
 from callslip.settings import describe
-from callslip.training import batches
-from callslip.training.negatives import prefix_negatives
+from callslip.training import batches, loop
+from callslip.training.negatives import draw, prefix_negatives
 
 SMALL = {
     "encoder": "scratch:dim=32", "length": 2, "decoder_width": 16, "decoder_heads": 2, "dropout": 0, "batch_size": 64,
@@ -153,6 +158,56 @@ def test_negatives_share_the_longest_prefixes_unless_they_are_random(small_corpu
         assert (shared == hardest) != random
 
 
+@pytest.mark.parametrize(("preset", "values"), [("bm25-negatives", {}), (None, {"negatives_by": "bm25"})])
+def test_negatives_may_be_the_best_of_bm25_without_the_answers(small_corpus, phases, spy, preset, values):
+    calls, ranked = spy(training.Training, "words_and_negatives"), spy(training.Training, "ranking_terms")
+    index = fit(small_corpus, preset, negatives=3, seed=5, **values)
+    trained = training.Training(index, small_corpus)
+    texts, distinct = trained.texts, [document.content for document in small_corpus]
+    scores = np.stack(list(WordIndex().index(distinct).scores_of(list(texts_by_number(index, small_corpus)))))
+    for call in calls:
+        negatives, rng = call["result"][1], np.random.default_rng([5, 1, call["epoch"]])
+        np.testing.assert_array_equal(negatives, draw(texts.candidates, 3, 40, rng))
+    drawn = calls[0]["result"][1]
+    for text in range(len(drawn)):
+        answers = set(texts.answers.of(text).tolist())
+        if (scores[text] > 0).sum() > len(answers):
+            assert not answers & set(drawn[text].tolist()) and (scores[text][drawn[text]] > 0).all()
+    chosen = phases[1].batch_lists[0][0]
+    rows = np.unique(np.concatenate([texts.row[chosen], drawn[texts.text[chosen]].ravel()]))
+    np.testing.assert_array_equal(ranked[0]["docs"], index.vectors[rows])
+
+
+def texts_by_number(index, corpus) -> list[str]:
+    """The training texts, each once, in the order of their numbers."""
+    texts = [pair.query for pair in index.training_pairs(corpus)]
+    if index.settings.train_on_documents:
+        texts += [document.content for document in corpus]
+    return list(dict.fromkeys(texts))
+
+
+def test_without_negatives_a_batch_ranks_its_own_documents(small_corpus, phases, spy):
+    ranked = spy(training.Training, "ranking_terms")
+    index = fit(small_corpus, "no-negatives", batch_size=24, epochs=1)
+    texts, chosen = training.Training(index, small_corpus).texts, phases[1].batch_lists[0][0]
+    np.testing.assert_array_equal(ranked[0]["docs"], index.vectors[np.unique(texts.row[chosen])])
+
+
+@pytest.mark.parametrize(
+    ("values", "times"),
+    [
+        ({"support": None, "negatives_by": "random"}, 0),
+        ({"support": None, "negatives": 0}, 0),
+        ({"support": None}, 2),
+        ({"support": 2, "negatives": 0}, 2),
+    ],
+)
+def test_documents_are_coded_every_epoch_only_if_something_goes_by_it(small_corpus, phases, spy, values, times):
+    calls = spy(model.LexicalWriter, "likeliest_words")
+    fit(small_corpus, start=PARTS[:2], **values)
+    assert len(calls) == times + 1, "and once more at the end"
+
+
 def test_token_input_feeds_back_words_instead_of_states(small_corpus, phases):
     hidden, token = fit(small_corpus, feedback="hidden"), fit(small_corpus, "token-input")
     vectors = torch.from_numpy(hidden.vectors[:4])
@@ -171,20 +226,6 @@ def test_the_quick_preset_has_shorter_codes_fewer_words_and_fewer_texts(small_co
     assert [phase.steps for phase in phases] == [2, 2]
 
 
-def test_the_paper_preset_trains_as_the_paper_says(small_corpus, phases, spy):
-    calls, negatives = spy(training, "identifier_embedding"), spy(training.Training, "words_and_negatives")
-    smaller = {"decoder_width": 24, "decoder_layers": 1, "encoder": "scratch:dim=32"}
-    index = fit(small_corpus, "paper", **smaller)
-    assert [(phase.name, phase.epochs, phase.learning_rate, phase.weight_decay) for phase in phases] == [
-        (KEYWORDS, 20, 2e-4, 1e-4), (REFINEMENT, 12, 5e-5, 1e-4),
-    ]  # fmt: skip
-    assert index.codes.shape[1] == 3
-    assert index.model.embeddings.requires_grad
-    assert negatives[0]["result"][1].shape == (40, 8)
-    assert {call["support"] for call in calls} == {None}
-    assert index.settings.decoder_heads == 12 and index.model.layers[0].itself.heads == 12
-
-
 # The words of a code.
 
 
@@ -197,16 +238,13 @@ def test_length_and_vocabulary_bound_the_codes(small_corpus, phases):
 
 
 class WholeWords:
-    """Word pieces of an encoder: whole words in capitals, with a table of random embeddings."""
+    """Word pieces of an encoder: whole words in capitals."""
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
 
     def __call__(self, text: str) -> list[str]:
         return text.upper().split()
-
-    def table(self, pieces: list[str]) -> np.ndarray:
-        return np.random.default_rng(0).standard_normal((len(pieces), 20)).astype(np.float32)
 
 
 def test_word_pieces_are_those_of_the_encoder(small_corpus, phases, monkeypatch):
@@ -217,22 +255,11 @@ def test_word_pieces_are_those_of_the_encoder(small_corpus, phases, monkeypatch)
     assert "KNOWS" in index.vocabulary and "knows" not in index.vocabulary
 
 
-@pytest.mark.parametrize("embeddings", ["encoded", "table"])
-def test_words_start_as_encoded_texts_or_as_rows_of_the_encoders_table(small_corpus, phases, monkeypatch, embeddings):
+def test_words_start_as_encoded_texts(small_corpus, phases, monkeypatch):
     monkeypatch.setattr(method, "encoder_pieces", WholeWords)
-    index = fit(small_corpus, embeddings=embeddings)
-    encoded, table = spread(index.texts.encode(index.vocabulary)), spread(WholeWords("").table(index.vocabulary))
-    start = table if embeddings == "table" else encoded
-    np.testing.assert_allclose(index.model.embeddings.detach(), start, atol=1e-5)
-    to_words = linear_map(encoded, table) if embeddings == "table" else np.eye(32)
-    np.testing.assert_allclose(index.model.skip.weight.detach().numpy().T, to_words, atol=1e-5)
-
-
-@pytest.mark.parametrize("train_words", [False, True])
-def test_training_moves_the_words_only_if_they_are_trained(small_corpus, train_words):
-    index = fit(small_corpus, train_words=train_words, epochs=1, learning_rate=1e-2)
-    start = spread(index.texts.encode(index.vocabulary))
-    assert (np.abs(index.model.embeddings.detach().numpy() - start).max() > 1e-4) == train_words
+    index = fit(small_corpus)
+    np.testing.assert_allclose(index.model.embeddings, spread(index.texts.encode(index.vocabulary)), atol=1e-5)
+    assert torch.equal(index.model.skip.weight, torch.eye(32))
 
 
 def test_texts_start_centred_where_the_words_are(small_corpus):
@@ -242,14 +269,46 @@ def test_texts_start_centred_where_the_words_are(small_corpus):
     np.testing.assert_allclose(centred, index.vectors - index.vectors.mean(axis=0), atol=1e-5)
 
 
+PARTS = ("residual", "pursuit", "strengths")
+
+
 @pytest.mark.parametrize("strengths", [False, True])
-def test_levels_start_with_the_strength_of_the_documents_words_or_equal(small_corpus, strengths):
-    index = fit(small_corpus, strengths=strengths, length=4, **UNTRAINED)
+def test_levels_start_with_the_strength_of_the_documents_words_or_have_none(small_corpus, strengths):
+    index = fit(small_corpus, start=PARTS if strengths else PARTS[:2], length=4, **UNTRAINED)
     start = index.model.strengths.detach().clone()
     index.model.begin_strengths(index.vectors)
     expected = index.model.strengths.detach() if strengths else torch.ones(4)
     torch.testing.assert_close(start, expected)
     assert not torch.allclose(index.model.strengths, torch.ones(4))
+    assert index.model.strengths.requires_grad == strengths
+
+
+@pytest.mark.parametrize("pursuit", [False, True])
+def test_a_documents_words_are_taken_out_of_its_state_only_in_a_pursuit(small_corpus, phases, pursuit):
+    index = fit(small_corpus, start="residual,pursuit" if pursuit else "residual", length=4)
+    vectors = torch.from_numpy(index.vectors)
+    with torch.no_grad():
+        query, document = index.model.states(vectors), index.model.states(vectors, documents=True)
+    torch.testing.assert_close(query[:, 0], document[:, 0])
+    assert torch.allclose(query, document) != pursuit, "without a pursuit documents are read as queries are"
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_untrained_the_states_are_the_centred_vector_only_with_the_residual_connection(small_corpus, residual):
+    index = fit(small_corpus, start="residual" if residual else "", **UNTRAINED)
+    centred = torch.from_numpy(index.vectors - index.vectors.mean(axis=0))
+    with torch.no_grad():
+        states = index.model.states(torch.from_numpy(index.vectors))
+    same = torch.nn.functional.cosine_similarity(states, centred[:, None], dim=-1)
+    assert bool((same > 0.999).all()) == residual and (index.model.skip is None) != residual
+
+
+def test_all_parts_of_the_start_are_there_by_default_and_each_is_saved(small_corpus):
+    assert make("glen").settings.start == PARTS
+    shape = fit(small_corpus, start="pursuit", **UNTRAINED).reader.shape
+    assert {part: shape[part] for part in PARTS} == {"residual": False, "pursuit": True, "strengths": False}
+    with pytest.raises(CallslipError, match="start"):
+        make("glen", {"start": "head"})
 
 
 def test_the_decoder_has_the_shape_of_the_settings(small_corpus, phases):
@@ -284,14 +343,15 @@ def test_the_settings_choose_the_training_texts(small_corpus):
 def test_doc2query_writes_further_texts(small_corpus, monkeypatch):
     seen = []
 
-    def write(corpus, checkpoint, per_document, *, device, seed):
-        seen.append((checkpoint, per_document, device, seed))
+    def write(corpus, checkpoint, per_document, *, device, seed, sampling):
+        seen.append((checkpoint, per_document, device, seed, sampling))
         return [Pair("asked by a model", "fruit/0")]
 
     monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
-    values = {"doc2query": "some/t5", "doc2query_per_document": 3, "device": "cpu", "seed": 4}
+    values = {"doc2query": "some/t5", "doc2query_per_document": 3, "doc2query_sampling": "nucleus", "device": "cpu"}
+    values |= {"seed": 4}
     assert ("asked by a model", "fruit/0") in texts_of(small_corpus, **values)
-    assert seen[-1] == ("some/t5", 3, "cpu", 4)
+    assert seen[-1] == ("some/t5", 3, "cpu", 4, "nucleus")
 
 
 @pytest.mark.parametrize(("epoch_pairs", "steps"), [(50, 3), (None, 12)])
@@ -344,7 +404,7 @@ def test_the_first_phase_learns_the_keywords_from_queries_and_from_documents(sma
     heaviest = [[number[keywords.vocabulary[token]] for token in code] for code in keywords.codes]
     code = torch.tensor(heaviest)[texts.row[chosen]]
     query, document = (
-        torch.from_numpy(some) for some in (texts.vectors[texts.text[chosen]], index.vectors[texts.row[chosen]])
+        torch.from_numpy(some) for some in (texts.inputs[texts.text[chosen]], index.vectors[texts.row[chosen]])
     )
     with torch.no_grad():
         expected = {
@@ -360,7 +420,7 @@ def test_noise_of_that_norm_is_added_to_all_but_the_documents_of_refinement(
 ):
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)  # the noise is the same for all: noise / sqrt(dim)
     calls = spy(model.LexicalWriter, "states")
-    index = fit(small_corpus, noise=noise, strengths=False, keyword_epochs=1, epochs=1)
+    index = fit(small_corpus, noise=noise, start=PARTS[:2], keyword_epochs=1, epochs=1)
     texts = training.Training(index, small_corpus).texts
     in_training = [call for call in calls if not torch.is_inference(call["vectors"])]
     first, second = phases[0].batch_lists[0][0], phases[1].batch_lists[0][0]
@@ -370,7 +430,7 @@ def test_noise_of_that_norm_is_added_to_all_but_the_documents_of_refinement(
         phase = KEYWORDS if len(kinds) < 2 else REFINEMENT
         kinds.append((phase, documents))
         chosen = first if phase == KEYWORDS else second
-        clean = index.vectors[texts.row[chosen]] if documents else texts.vectors[texts.text[chosen]]
+        clean = index.vectors[texts.row[chosen]] if documents else texts.inputs[texts.text[chosen]]
         if (phase, documents) == (REFINEMENT, True):
             known = {row.tobytes() for row in index.vectors}
             assert {row.numpy().tobytes() for row in call["vectors"]} <= known
@@ -437,7 +497,7 @@ def test_codes_and_weights_are_those_of_the_trained_model(small_corpus):
 @pytest.mark.parametrize("feedback", ["hidden", "token"])
 def test_the_weights_scale_the_terms_of_refinement(small_corpus, phases, spy, feedback):
     calls = spy(training.Training, "ranking_terms")
-    values = {"pairwise_weight": 3.0, "pointwise_weight": 0.25, "distance_weight": 2.0, "ranking_temperature": 4.0}
+    values = {"pairwise_weight": 3.0, "pointwise_weight": 0.25, "ranking_temperature": 4.0}
     index = fit(small_corpus, feedback=feedback, epochs=1, **values)
     (call,), written = calls, index.model
     query, words, own = call["query"], call["words"], call["own"]
@@ -450,7 +510,7 @@ def test_the_weights_scale_the_terms_of_refinement(small_corpus, phases, spy, fe
         h_query = written.states(query, code)  # teacher forcing, if words are fed back
         w_query, w_doc = (identifier_weights(h, written.embeddings, code) for h in (h_query, h_doc))
         cosines = [plain.cosine(a, b) for a, b in zip(w_query.tolist(), w_doc.tolist(), strict=True)]
-        pointwise = float(keyword_loss(written.logits(h_query), code)) + 2.0 * (1 - np.mean(cosines))
+        pointwise = float(keyword_loss(written.logits(h_query), code)) + 0.5 * (1 - np.mean(cosines))
     expected = {"pairwise": 3.0 * float(pairwise), "pointwise": 0.25 * pointwise}
     assert phases[1].terms[0] == pytest.approx(expected, rel=1e-4)
 
@@ -489,10 +549,9 @@ def buckets_of(hits) -> list[list[str]]:
     return list(found.values())
 
 
-@pytest.mark.parametrize("collision", ["weights", "similarity"])
 @pytest.mark.parametrize("ranking", ["bucket", "share"])
-def test_collision_decides_the_order_inside_a_bucket(crowded, collision, ranking):
-    index = crowded(collision=collision, ranking=ranking)
+def test_identifier_weights_decide_the_order_inside_a_bucket(crowded, ranking):
+    index = crowded(ranking=ranking)
     row_of, by = index.row_of(), {"weights": weight_cosines(index), "similarity": similarities(index)}
     buckets = buckets_of(index.search(QUESTION, k=40))
     assert len(buckets) == index.identifiers.unique
@@ -500,7 +559,7 @@ def test_collision_decides_the_order_inside_a_bucket(crowded, collision, ranking
         name: all((np.diff([values[row_of[doc]] for doc in bucket]) <= 1e-6).all() for bucket in buckets)
         for name, values in by.items()
     }
-    assert right == {"weights": collision == "weights", "similarity": collision == "similarity"}
+    assert right == {"weights": True, "similarity": False}
 
 
 def test_ranking_decides_the_score(crowded):
@@ -598,3 +657,267 @@ def test_the_encoder_is_loaded_as_the_settings_say(small_corpus, phases, spy):
         ("scratch:dim=48", 7, "torch", "cpu")
     }
     assert {call["device"] for call in asked} == {"cpu"}
+
+
+# The readers: a fine-tuned encoder, and T5.
+
+
+TOKENS = {"length": 3, "pseudo_queries": "title", "epochs": 1, "seq2seq_length": 9, "batch_size": 16}
+
+
+@pytest.fixture
+def nothing_frozen(monkeypatch):
+    """The frozen encoder must not be asked for anything."""
+
+    def refuse(self, *arguments):
+        pytest.fail("the frozen encoder was run")
+
+    for name in ("encode", "cached"):
+        monkeypatch.setattr(encoders.TextVectors, name, refuse)
+
+
+@pytest.fixture
+def read_by(small_corpus, tiny):
+    """read_by(reader, **values) -> an index by that reader, on tiny checkpoints."""
+    chosen = {"t5": {"seq2seq": tiny["T5"]}, "tuned": {"encoder": tiny["BERT"], "train_encoder": "all"}}
+
+    def make_index(reader, **values):
+        return fit(small_corpus, **TOKENS | chosen[reader] | values)
+
+    return make_index
+
+
+def plain_states(t5, ids, mask, length) -> torch.Tensor:
+    """Eq. 2 by transformers' own pass, from the start for every level: the last hidden states are the next inputs."""
+    fed = t5.get_input_embeddings()(torch.zeros((len(ids), 1), dtype=torch.long))
+    for _ in range(length):
+        more = {"attention_mask": mask, "decoder_inputs_embeds": fed, "output_hidden_states": True}
+        out = t5(input_ids=ids, use_cache=False, **more)
+        states = out.decoder_hidden_states[-1]
+        fed = torch.cat([fed[:, :1], states], dim=1)
+    return states
+
+
+def test_the_settings_choose_the_reader_and_the_model(small_corpus, read_by):
+    for index, reader, kind in (
+        (read_by("t5", **UNTRAINED), T5Reader, LexicalT5),
+        (read_by("tuned", **UNTRAINED), TunedReader, LexicalTuned),
+        (fit(small_corpus, **UNTRAINED), VectorReader, model.LexicalWriter),
+    ):
+        assert type(index.reader) is reader and type(index.model) is kind
+    with pytest.raises(BadSetting, match="train_encoder"):
+        read_by("t5", train_encoder="all")
+
+
+def test_t5_writes_the_likeliest_words_of_its_own_vocabulary(small_corpus, read_by, nothing_frozen):
+    from transformers import AutoTokenizer
+
+    index = read_by("t5", learning_rate=1e-2)
+    tokenizer, t5 = AutoTokenizer.from_pretrained(index.settings.seq2seq), index.model.t5
+    texts = [document.content for document in small_corpus]
+    read = tokenizer(texts, truncation=True, max_length=9, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = plain_states(t5, read.input_ids, read.attention_mask, 3) * 16**-0.5
+        logits = states @ t5.lm_head.weight.T
+    logits[:, :, tokenizer.all_special_ids] = -torch.inf
+    assert index.vocabulary == [word for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+                                if word not in tokenizer.all_special_tokens]  # fmt: skip
+    weights, ids = logits.max(-1)
+    written = [[index.vocabulary[token] for token in code] for code in index.codes]
+    assert written == [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
+    np.testing.assert_allclose(index.weights, weights, atol=1e-4)
+    assert index.model.embeddings.data_ptr() == t5.shared.weight[3:].data_ptr(), "tied to the input embeddings"
+    query = index.model.all_states(index.reader.text_inputs(texts))  # queries are read as documents are
+    np.testing.assert_allclose(query, states, atol=1e-4)
+
+
+@pytest.mark.parametrize("feedback", ["hidden", "token"])
+def test_t5_is_fed_its_states_or_its_words(read_by, feedback):
+    index = read_by("t5", feedback=feedback, **UNTRAINED)
+    texts = index.model.batch(index.reader.text_inputs([QUESTION, "the nile"]))
+    code = torch.from_numpy(index.codes[:2]).long()
+    with torch.no_grad():
+        given, other = index.model.states(texts, code), index.model.states(texts, (code + 1) % 9)
+        greedy = index.model(texts).argmax(-1)
+        torch.testing.assert_close(index.model.states(texts, greedy), index.model.states(texts))
+    assert torch.allclose(given, other) == (feedback == "hidden")
+    if feedback == "token":
+        torch.testing.assert_close(given, index.model.hidden(texts, code))
+
+
+@pytest.mark.parametrize("feedback", ["hidden", "token"])
+def test_t5_with_checkpointed_activations_has_the_same_states_and_gradients(read_by, feedback):
+    written = read_by("t5", feedback=feedback, **UNTRAINED).model
+    texts = written.batch(written.tokenize([QUESTION, "the nile"]))
+    for part in written.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        elif isinstance(getattr(part, "dropout", None), float):  # attention has a number
+            part.dropout = 0.0
+    written.train()
+    found = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            written.t5.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        written.zero_grad()
+        states = written.states(texts)
+        states.square().sum().backward()
+        found.append((states.detach(), written.t5.encoder.block[0].layer[0].SelfAttention.q.weight.grad.clone()))
+    assert written.t5.is_gradient_checkpointing
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_t5_of_few_words_writes_those_of_the_corpus(small_corpus, read_by):
+    index = read_by("t5", vocabulary=7)
+    assert len(index.vocabulary) == 7 and index.codes.max() < 7
+    ids = index.model.tokenizer.convert_tokens_to_ids(index.vocabulary)
+    assert torch.equal(index.model.embeddings, index.model.t5.lm_head.weight[ids])
+
+
+def test_the_keywords_are_t5s_pieces(read_by, phases_of_tokens):
+    index = read_by("t5", keyword_epochs=1)
+    _, codes = phases_of_tokens
+    cut = [index.model.tokenizer.tokenize(document.content) for document in index.documents]
+    for pieces, code in zip(cut, codes[0], strict=True):
+        assert {index.vocabulary[token] for token in code} <= set(pieces)
+
+
+@pytest.fixture
+def phases_of_tokens(monkeypatch):
+    """The names, epochs and learning rates of the phases, without training; and the keyword codes."""
+    seen, codes, learn = [], [], training.Training.learn_keywords
+
+    def observe(module, batches_of, objective, *, epochs, learning_rate, share, phase, log, **_):
+        rates = {name: learning_rate * share(name) for name in ("encoder.x", "writer.x")}
+        seen.append((phase, epochs, rates))
+        if epochs:
+            objective(next(iter(batches_of(0))), 0.0)
+        module.eval()
+        return log
+
+    def keep(self, given):
+        codes.append(given)
+        return learn(self, given)
+
+    monkeypatch.setattr(loop, "train", observe)
+    monkeypatch.setattr(training.Training, "learn_keywords", keep)
+    return seen, codes
+
+
+def test_the_encoder_has_a_learning_rate_of_its_own_in_both_phases(read_by, phases_of_tokens):
+    seen, _ = phases_of_tokens
+    values = {"keyword_learning_rate": 1e-2, "learning_rate": 2e-2, "encoder_learning_rate": 3e-3}
+    read_by("tuned", **values)
+    assert [rates for _, _, rates in seen] == [
+        pytest.approx({"encoder.x": 3e-3, "writer.x": rate}) for rate in (1e-2, 2e-2)
+    ]
+    seen.clear()
+    read_by("t5", **values)
+    assert [rates for _, _, rates in seen] == [pytest.approx(dict.fromkeys(rates, rate)) for (_, _, rates), rate in
+                                               zip(seen, (1e-2, 2e-2), strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", [{"epochs": 0, "keyword_learning_rate": 1e-2}, {"keyword_epochs": 0}])
+def test_both_phases_train_all_of_t5(read_by, nothing_frozen, phase):
+    before = read_by("t5", **UNTRAINED).model.state_dict()
+    after = read_by("t5", learning_rate=1e-2, **phase).model.state_dict()
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    for part in ("t5.shared", "t5.encoder.block", "t5.decoder.block", "t5.decoder.final_layer_norm"):
+        assert any(name.startswith(part) for name in moved), part
+
+
+@pytest.mark.parametrize(("train_encoder", "layers"), [("top", {1, 2}), ("all", {0, 1, 2})])
+def test_the_layers_of_the_encoder_that_are_named_are_trained(read_by, train_encoder, layers):
+    values = {"train_encoder": train_encoder, "learning_rate": 1e-2, "encoder_learning_rate": 1e-2}
+    before, after = (read_by("tuned", **values | more).model.state_dict() for more in (UNTRAINED, {}))
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert {int(name.split(".layer.")[1][0]) for name in moved if ".layer." in name} == layers
+    assert any(name.startswith("writer.layers") for name in moved)
+
+
+def test_untrained_a_tuned_encoder_writes_what_the_frozen_one_writes(small_corpus, tiny, read_by):
+    tuned = read_by("tuned", seq2seq_length=64, backend="torch", **UNTRAINED)
+    frozen = fit(small_corpus, **TOKENS | UNTRAINED | {"encoder": tiny["BERT"], "backend": "torch"})
+    np.testing.assert_array_equal(tuned.codes, frozen.codes)
+    np.testing.assert_allclose(tuned.weights, frozen.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("seq2seq_length", [4, 9])
+@pytest.mark.parametrize("reader", ["t5", "tuned"])
+def test_texts_are_cut_to_their_length(read_by, spy, reader, seq2seq_length):
+    index = read_by(reader, seq2seq_length=seq2seq_length, **UNTRAINED)
+    read = spy(type(index.model), "states")
+    index.search(" ".join(["violin"] * 30))
+    assert [call["texts"].ids.shape[1] for call in read] == [seq2seq_length]
+
+
+@pytest.mark.parametrize("reader", ["t5", "tuned"])
+@pytest.mark.parametrize("feedback", ["hidden", "token"])
+def test_a_wide_beam_and_exact_search_agree_with_the_model(read_by, reader, feedback):
+    index = read_by(reader, feedback=feedback, learning_rate=1e-2)
+    texts = index.model.batch(index.reader.text_inputs([QUESTION]))
+    every = np.unique(index.codes, axis=0)
+    with torch.no_grad():
+        tokens = torch.from_numpy(every).long()
+        many = type(texts)(texts.ids.expand(len(every), -1), texts.mask.expand(len(every), -1))
+        logs = index.model(many, tokens).log_softmax(-1)
+    truth = dict(zip(map(tuple, every.tolist()), logs.gather(2, tokens[:, :, None]).sum((1, 2)).tolist(), strict=True))
+    for decoding in ("exact", "beam"):
+        hits = index.adjust({"decoding": decoding, "beam": 40}).search(QUESTION, k=40, explain=True)
+        assert len(hits) == 40
+        for hit in hits:
+            assert hit.why["code_score"] == pytest.approx(truth[hit.code], abs=1e-3)
+
+
+def test_t5_asks_no_frozen_encoder_unless_the_ranking_compares_vectors(small_corpus, read_by, nothing_frozen):
+    index = read_by("t5")
+    assert index.vectors.shape == (40, 0)
+    assert len(index.search(QUESTION, k=5, explain=True)) == 5
+    index.add([Document("new/1", "The violin is a music.")])
+    assert index.vectors.shape == (41, 0) and "new/1" in index.search("The violin", k=41).doc_ids
+    for ranking in ("sum", "union"):
+        with pytest.raises(BadSetting, match="vectors"):
+            index.adjust({"ranking": ranking})
+    assert index.adjust({"ranking": "share"}).settings.ranking == "share"
+
+
+def test_t5_with_a_ranking_by_similarity_has_the_vectors(read_by):
+    index = read_by("t5", ranking="union")
+    assert index.vectors.shape == (40, 32)
+    hits = index.search(QUESTION, k=40)
+    assert hits.scores == pytest.approx(sorted(similarities(index), reverse=True), abs=1e-5)
+
+
+@pytest.mark.parametrize("start", [(), PARTS])
+def test_a_tuned_encoder_needs_the_frozen_one_for_its_start_alone(read_by, spy, start):
+    cached, encoded = spy(encoders.TextVectors, "cached"), spy(encoders.TextVectors, "encode")
+    index = read_by("tuned", start=start)
+    index.search(QUESTION)
+    assert [call["progress"] for call in cached] == ["encoding documents"] * bool(start) + ["encoding words"]
+    assert encoded == [] and index.vectors.shape == (40, 16 if start else 0)
+
+
+def test_the_schedule_and_the_warm_up_reach_both_phases(small_corpus):
+    values = {"encoder": "scratch", "length": 2, "epochs": 1, "keyword_epochs": 1, "schedule": "linear", "warmup": 0.25}
+    phases = plan("glen", small_corpus, values).phases.values()
+    assert [(phase.more["schedule"], phase.more["warmup"]) for phase in phases] == [("linear", 0.25)] * 2
+
+
+def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpus, tmp_path, spy):
+    words = sorted({word.strip(".,") for document in small_corpus for word in document.content.split()})
+    checkpoint = str(save_small_t5(tmp_path, words, dropout_rate=0.0))
+    values = {"seq2seq": checkpoint, "epochs": 1, "batch_size": 32, "length": 3, "keyword_epochs": 0}
+    calls, found = spy(training, "in_chunks"), []
+    for saved in ({}, {"micro_batch": 5}, {"save_memory": "activations"}):
+        index = make("glen", TOKENS | values | {"learning_rate": 1e-4} | saved).fit(small_corpus)
+        found.append(torch.cat([parameter.detach().flatten() for parameter in index.model.parameters()]))
+        assert index.model.t5.is_gradient_checkpointing == ("save_memory" in saved)
+    assert {call["size"] for call in calls} == {None, 5}
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)
+
+
+def test_the_states_of_an_encoder_are_refused():
+    with pytest.raises(BadSetting, match="states"):
+        make("glen", {"train_encoder": "top", "encoder_memory": "states"})

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import nci as plain
 from reference.search import score_every_code
+from small_t5 import save_small_t5
 
+from callslip.corpus.documents import Document
 from callslip.decoders.writer import CodeWriter, States
 from callslip.errors import BadSetting
 from callslip.identifiers import HierarchicalKMeans, Identifiers
 from callslip.methods import make
 from callslip.methods.nci import (
+    PrefixAwareT5,
     PrefixAwareWriter,
     adapted_logits,
     contrastive_consistency,
@@ -40,6 +43,22 @@ def writer(widths, seed=0, **more) -> PrefixAwareWriter:
     model = PrefixAwareWriter(8, widths, width=16, heads=2, memory_slots=2, adaptor_width=6, adaptor_rank=3, **more)
     for parameter in model.parameters():  # far from uniform, and from the zeros that training begins with
         torch.nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(small_corpus, tmp_path_factory):
+    words = sorted({word.strip(".,") for d in small_corpus for word in d.content.split()})
+    return save_small_t5(tmp_path_factory.mktemp("t5"), words, dropout_rate=0.0)
+
+
+def t5_writer(checkpoint, widths, **more) -> PrefixAwareT5:
+    torch.manual_seed(1)
+    options = {"codes": "codebooks", "adaptor_width": 6, "adaptor_rank": 3} | more
+    model = PrefixAwareT5.from_pretrained(str(checkpoint), widths, **options)
+    for name, parameter in model.named_parameters():
+        if not name.startswith("t5."):
+            torch.nn.init.normal_(parameter, std=0.4)
     return model.eval()
 
 
@@ -212,3 +231,69 @@ def test_documents_are_asked_for_by_their_own_spans(small_corpus):
 def test_mistakes_are_explained(bad):
     with pytest.raises(BadSetting, match=next(iter(bad))):
         make("nci", bad)
+
+
+# On T5.
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_steps_of_t5_equal_teacher_forcing_and_its_search_brute_force(checkpoint, engine):
+    model = t5_writer(checkpoint, [3, 4, 2], engine=engine)
+    queries = model.batch(model.tokenize(["which apple has the mark", "nile"]))
+    codes = np.array([[0, 1, 1], [2, 3, 0], [1, 0, 1], [2, 3, 1]], np.int32)
+    with torch.no_grad():
+        logits = [model(queries, torch.from_numpy(code).expand(2, -1)) for code in codes.astype(np.int64)]
+    found = beam_search(model, queries, Identifiers(list("abcd"), codes).trie(), 4)
+    for row, beams in enumerate(found):
+        assert sorted(map(tuple, beams.codes.tolist())) == sorted(map(tuple, codes.tolist()))
+        for code, score in zip(beams.codes, beams.scores, strict=True):
+            (number,) = [n for n, one in enumerate(codes) if (one == code).all()]
+            each = [logits[number][level][row].log_softmax(-1)[token] for level, token in enumerate(code)]
+            assert score == pytest.approx(float(sum(each)), abs=1e-3)
+
+
+def test_the_prefix_changes_what_t5_writes_next(checkpoint):
+    model = t5_writer(checkpoint, [3, 4])
+    queries = model.batch(model.tokenize(["which apple"]))
+    with torch.no_grad():
+        hidden, read = model.hidden(queries, torch.tensor([[1, 0]])), model.encode(queries)
+        adapted = model(queries, torch.tensor([[1, 0]]))[1]
+    assert not torch.allclose(adapted, model.heads[1](hidden[:, 1]), atol=1e-3)
+    prefix = model.read_token(model.before(read.values, read.mask), torch.tensor([1]), 0)
+    torch.testing.assert_close(adapted, model.logits(hidden[:, 1], prefix, 1))
+
+
+def test_a_saved_t5_keeps_its_adaptors(checkpoint, tmp_path):
+    model = t5_writer(checkpoint, [3, 4], adaptor_rank=2)
+    model.save(tmp_path / "t5")
+    loaded = PrefixAwareT5.load(tmp_path / "t5")
+    assert (loaded.adaptor_width, loaded.adaptor_rank) == (6, 2)
+    expected = model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
+
+
+def test_the_settings_reach_the_adaptors_of_t5(checkpoint, small_corpus):
+    values = QUICK | {
+        "epochs": 0,
+        "seq2seq": str(checkpoint),
+        "adaptor_width": 5,
+        "adaptor_rank": 2,
+        "pseudo_queries": (),
+    }
+    index = make("nci", values).fit(small_corpus)
+    assert isinstance(index.model, PrefixAwareT5)
+    assert (index.model.adaptor_width, index.model.adaptor_rank, index.model.codes) == (5, 2, "codebooks")
+
+
+@pytest.mark.parametrize("method", ["nci", "dsi-semantic"])
+def test_one_more_level_makes_codes_unique_and_a_new_document_shares_the_last_place(small_corpus, method):
+    values = QUICK | {"epochs": 0, "collisions": "level", "length": 1}
+    index = make(method, values).fit(small_corpus)
+    codes = index.identifiers.in_row_order()[1]
+    assert codes.shape == (40, 2) and len(np.unique(codes, axis=0)) == 40
+    plain_codes = make(method, values | {"collisions": "bucket"}).fit(small_corpus).identifiers.in_row_order()[1]
+    assert np.array_equal(codes[:, :1], plain_codes)
+    twin = small_corpus.documents[0]
+    index.add([Document(f"twin/{n}", twin.text, twin.title) for n in range(12)])
+    assert index.identifiers.in_row_order()[1].max(axis=0)[1] < index.model.widths[1]
+    assert "twin/11" in index.search(twin.content, k=52).doc_ids

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from reference import recommenders as naive
 from small_log import small_log
 
+from callslip.api import load
 from callslip.corpus.sequences import Sequences
 from callslip.decoders.histories import HistoryEncoder, ItemTable
 from callslip.errors import BadSetting
+from callslip.identifiers import RQVAE, VQVAE
 from callslip.methods import make
 from callslip.methods.deep_retrieval import chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
@@ -196,3 +198,15 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(name, tmp_path, 
         assert torch.equal(value, index.model.state_dict()[key]), key
     if name == "deep-retrieval":
         assert (whole.identifiers.codes == index.identifiers.codes).all()
+
+
+@pytest.mark.parametrize(("quantiser", "kind"), [("rqvae", RQVAE), ("vqvae", VQVAE)])
+def test_tigers_codes_are_those_of_the_quantiser_asked_for(quantiser, kind, tmp_path):
+    log = small_log(users=24)
+    values = {"encoder": "scratch", "quantiser": quantiser, "rqvae_epochs": 2, "rqvae_latent": 4, "width": 8}
+    index = make("tiger", values | {"length": 2, "epochs": 0, "collisions": "bucket"}).fit(log)
+    assert type(index.maker) is kind
+    expected = kind(2, 8, 64, latent=4).fit(index.vectors, epochs=2)
+    np.testing.assert_array_equal(index.identifiers.in_row_order()[1], expected)
+    index.save(tmp_path / "index")
+    assert type(load(tmp_path / "index").maker) is kind

@@ -239,6 +239,7 @@ def bm25_margins(corpus: Corpus, text: str, answer: int, others: list[int]) -> l
 
 
 def examples_of(index, corpus):
+    index.new_model()
     vectors = index.texts.encode([d.content for d in corpus])
     pairs = training_pairs(corpus, index.settings)
     return pairs, vectors, Training(index, vectors, index.open_teacher()).examples(corpus, pairs)

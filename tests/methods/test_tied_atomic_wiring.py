@@ -15,15 +15,21 @@ import numpy as np
 import pytest
 import torch
 from reference import tied_atomic as reference
-from training_spies import Phase, without_steps
+from small_t5 import save_small_t5
+from training_spies import Phase, plan, without_steps
 
 from callslip import api
-from callslip.corpus.documents import Corpus, Pair
+from callslip.corpus.documents import Corpus, Pair, Query
+from callslip.decoders.t5 import Tokens
+from callslip.decoders.tuned import TunedWriter
 from callslip.encoders import encoder as encoders
+from callslip.errors import BadSetting
+from callslip.index.readers import T5Reader, TunedReader, VectorReader
 from callslip.methods import make
 from callslip.methods.tied_atomic import method, training
-from callslip.methods.tied_atomic.model import TiedReader
+from callslip.methods.tied_atomic.model import T5State, TiedReader
 from callslip.methods.tied_atomic.settings import TiedAtomicSettings
+from callslip.runtime import device as devices
 from callslip.runtime.seeds import seeded
 from callslip.search import nearest
 from callslip.search.bm25 import WordIndex
@@ -130,11 +136,11 @@ def test_documents_are_searched_by_their_states_of_the_trained_model(small_corpu
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_noise_of_that_norm_is_added_to_queries_and_documents(small_corpus, runs, spy, monkeypatch, noise):
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)  # the noise is the same for all: noise / sqrt(dim)
-    read, given = spy(TiedReader, "forward"), spy(training.Training, "states")
+    read, given = spy(TiedReader, "hidden"), spy(training.Training, "states")
     fit(small_corpus, noise=noise, epochs=1)
-    assert len(given) == 2
+    assert len(given) == 2 and len(read) > 2
     for call, seen in zip(given, read, strict=False):
-        np.testing.assert_allclose(seen["vectors"], call["vectors"] + noise / 32**0.5, atol=1e-6)
+        np.testing.assert_allclose(seen["vectors"], call["inputs"][call["rows"]] + noise / 32**0.5, atol=1e-6)
 
 
 # The training texts.
@@ -165,14 +171,15 @@ def test_judged_queries_are_repeated_until_they_are_a_third_of_the_others(small_
 def test_doc2query_writes_further_texts(examples_of, monkeypatch):
     seen = []
 
-    def write(corpus, checkpoint, per_document, *, device, seed):
-        seen.append((checkpoint, per_document, device, seed))
+    def write(corpus, checkpoint, per_document, *, device, seed, sampling):
+        seen.append((checkpoint, per_document, device, seed, sampling))
         return [Pair("asked by a model", "fruit/0")]
 
     monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
-    _, pairs, _ = examples_of(doc2query="some/t5", doc2query_per_document=3, device="cpu", seed=4)
+    generated = {"doc2query": "some/t5", "doc2query_per_document": 3, "doc2query_sampling": "nucleus"}
+    _, pairs, _ = examples_of(**generated, device="cpu", seed=4)
     assert Pair("asked by a model", "fruit/0") in pairs
-    assert seen == [("some/t5", 3, "cpu", 4)]
+    assert seen == [("some/t5", 3, "cpu", 4, "nucleus")]
 
 
 # The contrastive term.
@@ -205,7 +212,7 @@ def test_a_step_has_so_many_hard_negatives_per_example(examples_of, runs, spy, n
     assert call["h_negatives"].shape == (32, negatives, 32)
     np.testing.assert_allclose(call["h_negatives"], documents[hard].reshape(32, negatives, 32), atol=1e-5)
     np.testing.assert_allclose(call["h_positive"], documents[row], atol=1e-5)
-    np.testing.assert_array_equal(states[0]["vectors"], examples.vectors[text])
+    np.testing.assert_array_equal(states[0]["inputs"][states[0]["rows"]], examples.inputs[text])
     known = [[other in examples.answers.of(one) for other in (*row, *hard.ravel())] for one in text]
     np.testing.assert_array_equal(call["known"], known)
 
@@ -320,7 +327,7 @@ def test_large_indexes_are_searched_by_a_graph_unless_the_search_is_exact(small_
 
 
 def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
-    loaded, asked = spy(encoders, "load_encoder"), spy(method, "best_device")
+    loaded, asked, moved = spy(encoders, "load_encoder"), spy(devices, "best_device"), spy(method, "best_device")
     values = {"encoder": "scratch:dim=48", "max_length": 7, "backend": "torch", "device": "cpu", "epochs": 0}
     more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
     index = fit(small_corpus, **values, **more)
@@ -331,4 +338,213 @@ def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
     index.save(tmp_path / "index")
     api.load(tmp_path / "index")
     index.adjust({"device": "cpu"})
-    assert [call["device"] for call in asked] == ["cpu"] * 3
+    assert [call["device"] for call in asked] == ["cpu"] * 2 and [call["device"] for call in moved] == ["cpu"]
+
+
+# The readers: a fine-tuned encoder, and T5.
+
+
+TOKENS = {"pseudo_queries": "title", "epochs": 1, "learning_rate": 1e-2, "seq2seq_length": 9}
+
+
+@pytest.fixture
+def nothing_frozen(monkeypatch):
+    """The frozen encoder must not be asked for anything."""
+
+    def refuse(self, *arguments):
+        pytest.fail("the frozen encoder was run")
+
+    for name in ("encode", "cached"):
+        monkeypatch.setattr(encoders.TextVectors, name, refuse)
+
+
+def read_by(corpus, tiny, reader, **values):
+    """An index by that reader, on tiny checkpoints."""
+    chosen = {"t5": {"seq2seq": tiny["T5"]}, "tuned": {"encoder": tiny["BERT"], "train_encoder": "all"}}[reader]
+    return fit(corpus, **TOKENS | chosen | values)
+
+
+def t5_tokens(index, texts):
+    """Ids and mask of texts by T5's own tokenizer, cut to nine tokens."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(index.settings.seq2seq)
+    read = tokenizer(texts, truncation=True, max_length=9, padding=True, return_tensors="pt")
+    return read.input_ids, read.attention_mask
+
+
+def test_the_settings_choose_the_reader(small_corpus, tiny):
+    assert type(read_by(small_corpus, tiny, "t5", epochs=0).reader) is T5Reader
+    assert type(read_by(small_corpus, tiny, "tuned", epochs=0).reader) is TunedReader
+    assert type(fit(small_corpus, epochs=0).reader) is VectorReader
+    with pytest.raises(BadSetting, match="train_encoder"):
+        read_by(small_corpus, tiny, "t5", train_encoder="all")
+
+
+@pytest.mark.parametrize("products", ["cosine", "dot"])
+@pytest.mark.parametrize("state", ["decoder", "encoder"])
+def test_the_states_of_t5_are_those_of_transformers(small_corpus, tiny, nothing_frozen, state, products):
+    """Of the decoder after the start token, as it would be multiplied with output embeddings; or the encoder's mean."""
+    index = read_by(small_corpus, tiny, "t5", state=state, products=products)
+    texts = [document.content for document in small_corpus]
+    ids, mask = t5_tokens(index, texts)
+    t5 = index.model.t5.eval()
+    with torch.no_grad():
+        start = torch.zeros((len(texts), 1), dtype=torch.long)
+        out = t5(input_ids=ids, attention_mask=mask, decoder_input_ids=start, output_hidden_states=True)
+    if state == "decoder":
+        expected = out.decoder_hidden_states[-1][:, 0] * 16**-0.25
+        # Were the first document's state a row of T5's output embeddings, its logit would be this product.
+        row = out.decoder_hidden_states[-1][0, 0]
+        logits = out.logits[:, 0], out.decoder_hidden_states[-1][:, 0] * 16**-0.5 @ t5.lm_head.weight.T
+        torch.testing.assert_close(*logits)
+        torch.testing.assert_close(
+            expected @ expected[0], out.decoder_hidden_states[-1][:, 0] * 16**-0.5 @ row, atol=1e-4, rtol=1e-4
+        )
+    else:
+        weights = mask[:, :, None].float()
+        expected = (out.encoder_last_hidden_state * weights).sum(1) / weights.sum(1)
+    if products == "cosine":
+        expected = torch.nn.functional.normalize(expected, dim=-1)
+    np.testing.assert_allclose(index.vectors, expected.numpy(), atol=1e-4)
+    lengths = np.linalg.norm(index.vectors, axis=1)
+    assert np.allclose(lengths, 1, atol=1e-4) == (products == "cosine")
+    query = index.query_vectors([Query("q", texts[5])])[0]  # queries are read as documents are
+    np.testing.assert_allclose(query, index.vectors[5], atol=1e-4)
+
+
+@pytest.mark.parametrize("reader", ["t5", "tuned"])
+def test_texts_of_any_length_keep_their_place(small_corpus, tiny, reader):
+    index = read_by(small_corpus, tiny, reader, epochs=0, seq2seq_length=30)
+    texts = ["nile", "the violin is a music", "mark", " ".join(["piano"] * 20), "the nile is a river", ""]
+    together = index.query_vectors([Query("q", text) for text in texts])
+    for text, state in zip(texts, together, strict=True):
+        np.testing.assert_allclose(index.query_vectors([Query("q", text)])[0], state, atol=1e-5)
+
+
+@pytest.mark.parametrize("products", ["cosine", "dot"])
+def test_a_dual_encoder_compares_the_pooled_vectors_of_the_tuned_encoder(small_corpus, tiny, nothing_frozen, products):
+    index = read_by(small_corpus, tiny, "tuned", state="encoder", products=products)
+    assert not list(index.model.writer.parameters())
+    tokens = [index.model.tokenize([document.content], 9)[0] for document in small_corpus]
+    with torch.no_grad():
+        expected = [index.model.encoder.model(torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in tokens]
+    expected = torch.stack(expected)
+    if products == "cosine":
+        expected = torch.nn.functional.normalize(expected, dim=-1)
+    np.testing.assert_allclose(index.vectors, expected.numpy(), atol=1e-4)
+
+
+def test_a_tuned_encoder_starts_as_the_frozen_one_and_is_trained(small_corpus, tiny, nothing_frozen):
+    untrained = read_by(small_corpus, tiny, "tuned", epochs=0, seq2seq_length=64)
+    frozen = encoders.load_encoder(tiny["BERT"], backend="torch")
+    texts = [document.content for document in small_corpus]
+    np.testing.assert_allclose(untrained.vectors, frozen.encode(texts), atol=1e-5)
+    trained = read_by(small_corpus, tiny, "tuned", encoder_learning_rate=1e-2, seq2seq_length=64)
+    assert np.abs(trained.vectors - untrained.vectors).max() > 0.01
+    np.testing.assert_allclose(trained.vectors, trained.project(trained.reader.text_inputs(texts)), atol=1e-5)
+
+
+@pytest.mark.parametrize(("train_encoder", "layers"), [("top", {1, 2}), ("all", {0, 1, 2})])
+def test_the_layers_that_are_named_are_trained(small_corpus, tiny, train_encoder, layers):
+    before, after = (
+        read_by(small_corpus, tiny, "tuned", train_encoder=train_encoder, epochs=epochs).model.encoder.state_dict()
+        for epochs in (0, 1)
+    )
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert {int(name.split(".layer.")[1][0]) for name in moved if ".layer." in name} == layers
+
+
+def test_all_of_t5_is_trained(small_corpus, tiny, nothing_frozen):
+    before, after = (read_by(small_corpus, tiny, "t5", epochs=n).model.state_dict() for n in (0, 1))
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    for part in ("t5.shared", "t5.encoder.block", "t5.decoder.block", "t5.decoder.final_layer_norm"):
+        assert any(name.startswith(part) for name in moved), part
+
+
+def test_the_encoder_has_a_learning_rate_of_its_own(small_corpus, tiny, monkeypatch):
+    seen = {}
+
+    def observe(*arguments, learning_rate, share, **_):
+        seen.update({name: learning_rate * share(name) for name in ("encoder.x", "writer.x")})
+
+    monkeypatch.setattr(training, "train", observe)
+    read_by(small_corpus, tiny, "tuned", learning_rate=1e-2, encoder_learning_rate=3e-3)
+    assert seen == pytest.approx({"encoder.x": 3e-3, "writer.x": 1e-2})
+    read_by(small_corpus, tiny, "t5", learning_rate=1e-2, encoder_learning_rate=3e-3)
+    assert seen == pytest.approx({"encoder.x": 1e-2, "writer.x": 1e-2})
+
+
+@pytest.mark.parametrize("reader", ["t5", "tuned"])
+@pytest.mark.parametrize("seq2seq_length", [4, 9])
+def test_texts_are_cut_to_their_length(small_corpus, tiny, spy, reader, seq2seq_length):
+    read = spy({"t5": T5State, "tuned": TunedWriter}[reader], "hidden")
+    index = read_by(small_corpus, tiny, reader, seq2seq_length=seq2seq_length)
+    index.search(" ".join(["violin"] * 30))
+    tokens = [next(one for one in call.values() if isinstance(one, Tokens)) for call in read]
+    assert {one.ids.shape[1] for one in tokens[-1:]} == {seq2seq_length}
+    assert max(one.ids.shape[1] for one in tokens) == seq2seq_length
+
+
+def test_negatives_and_terms_do_not_depend_on_the_reader(small_corpus, tiny, spy):
+    calls, objectives = spy(training.Training, "terms"), spy(training.Training, "objective")
+    index = read_by(small_corpus, tiny, "t5", teacher="bm25", negatives=2, temperature=0.5)
+    call, examples, chosen = calls[0], objectives[0]["examples"], objectives[0]["chosen"]
+    text, row = examples.text[chosen], examples.row[chosen]
+    assert call["query"].shape == (len(chosen), 16) and call["documents"].shape == (4 * len(chosen), 16)
+    assert set(call["result"]) == set(objectives[0]["result"]) == {"contrastive", "margin"}
+    hard = draw(examples.candidates[text], 2, 40, np.random.default_rng([0, 2]))
+    known = [[other in examples.answers.of(one) for other in (*row, *hard.ravel())] for one in text]
+    np.testing.assert_array_equal(call["known"], known)
+    assert isinstance(examples.inputs[0], list) and index.log.records[0]["margin"] > 0
+
+
+@pytest.mark.parametrize("teacher", ["dense", "bm25"])
+def test_the_frozen_encoder_is_asked_only_as_a_teacher(small_corpus, tiny, spy, teacher):
+    cached = spy(encoders.TextVectors, "cached")
+    index = read_by(small_corpus, tiny, "t5", teacher=teacher)
+    assert len(cached) == (2 if teacher == "dense" else 0)
+    index.search(QUESTION)
+    assert (index.texts._encoder is not None) == (teacher == "dense")
+
+
+def test_dense_trained_is_a_dual_encoder_trained_alike(small_corpus, tiny, spy, nothing_frozen):
+    assert make("dense-trained").settings.train_encoder == "all"
+    values = {"encoder": tiny["BERT"], "train_encoder": "top"} | TOKENS
+    tied, dense = (make(name, values) for name in ("tied-atomic", "dense-trained"))
+    assert (tied.settings.state, dense.settings.state) == ("decoder", "encoder")
+    calls = spy(training.Training, "objective")
+    for index in (tied, dense):
+        index.fit(small_corpus)
+    half = len(calls) // 2
+    for one, other in zip(calls[:half], calls[half:], strict=True):  # the same data, negatives and batches
+        np.testing.assert_array_equal(one["chosen"], other["chosen"])
+        np.testing.assert_array_equal(one["examples"].candidates, other["examples"].candidates)
+        assert one["examples"].inputs == other["examples"].inputs
+    with pytest.raises(BadSetting, match="nothing to train"):
+        make("dense-trained", {"train_encoder": "none"})
+
+
+def test_the_schedule_and_the_warm_up_reach_the_training(small_corpus):
+    values = SMALL | {"epochs": 1, "schedule": "linear", "warmup": 0.25}
+    (phase,) = plan("tied-atomic", small_corpus, values).phases.values()
+    assert (phase.more["schedule"], phase.more["warmup"]) == ("linear", 0.25)
+
+
+def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpus, tmp_path, spy):
+    words = sorted({word.strip(".,") for document in small_corpus for word in document.content.split()})
+    checkpoint = str(save_small_t5(tmp_path, words, dropout_rate=0.0))
+    values = {"seq2seq": checkpoint, "epochs": 1, "batch_size": 32, "products": "dot", "temperature": 1.0}
+    calls, found = spy(training, "in_chunks"), []
+    for saved in ({}, {"micro_batch": 5}, {"save_memory": "activations"}):
+        index = make("tied-atomic", TOKENS | values | {"learning_rate": 1e-4} | saved).fit(small_corpus)
+        found.append(torch.cat([parameter.detach().flatten() for parameter in index.model.parameters()]))
+        assert index.model.t5.is_gradient_checkpointing == ("save_memory" in saved)
+    assert {call["size"] for call in calls} == {None, 5}
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)
+
+
+def test_the_states_of_an_encoder_are_refused():
+    with pytest.raises(BadSetting, match="states"):
+        make("tied-atomic", {"train_encoder": "top", "encoder_memory": "states"})

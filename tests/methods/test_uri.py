@@ -425,6 +425,10 @@ def test_inspect_shows_the_entropy(saved):
     assert "average partition entropy" in shown.output and "random codes" in shown.output
     figures = json.loads(CliRunner().invoke(app, ["inspect", str(saved("log")), "--json"]).stdout)
     assert figures["partition_entropy"]["ape"] < figures["partition_entropy"]["ape_random"]
+    assert "greedy recovery (URI, Theorem 1)" in shown.output
+    bound = figures["greedy_recovery"]
+    holds = "the bound holds" if bound["queries"] >= bound["queries_needed"] else "the bound fails"
+    assert holds in " ".join(shown.output.split()) and 0 < bound["recovered"] <= 1
 
 
 def test_mistakes_are_refused():

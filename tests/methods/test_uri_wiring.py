@@ -22,6 +22,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.errors import Unsupported
 from callslip.identifiers import average_partition_entropy, random_codes
 from callslip.identifiers.levels import level_figures, prefix_groups, renamed
+from callslip.identifiers.partition_em import PartitionEM, recovered, recovery_queries, relations_of
 from callslip.identifiers.partitions import even_clusters, parting_scores
 from callslip.methods import make
 from callslip.methods.uri import Indexer, Training
@@ -30,6 +31,7 @@ from callslip.methods.uri import ranker as ranker_module
 from callslip.methods.uri import training as training_module
 from callslip.methods.uri.items import items_of
 from callslip.methods.uri.ranker import TextRanker, with_negatives
+from callslip.methods.uri.training import positives_of
 from callslip.recipes import read_recipe
 from callslip.training.batches import Members
 
@@ -559,13 +561,97 @@ def test_paper_is_the_recipe_of_the_paper(log, monkeypatch):
     assert made.index.reader.kind == "set"
     assert [head.out_features for head in made.index.model.heads] == [32, 32] and made.codes.shape[1] == 2
     assert made.index.model.writer.begin.shape == (96,) and made.index.model.items.dim == 96
-    assert list(made.phases) == ["level 1", "level 2", "training the decoder"]
+    assert list(made.phases) == ["level 1", "level 2", "training the decoder", "training the ranker"]
     assert {"m_step", "commitment"} <= set(level_terms(made, 2, progress=0.0))
     asked: list[int] = []
     monkeypatch.setattr(training_module, "balance", lambda p, how: asked.append(len(p)) or torch.zeros(()))
     level_terms(made, 2)
     assert asked == [2 * len(made.phases["level 2"].first()[1])]  # one group: the level
-    assert made.phases["training the decoder"].first()[1].shape[1] == 10
+    assert made.phases["training the ranker"].first()[1].shape[1] == 10
+
+
+# A ranker with an encoder of its own, and codes of the explicit EM.
+
+
+def test_an_own_ranker_is_trained_after_the_decoder_and_is_no_part_of_it(planned):
+    made = planned("log", ranker_encoder="own", ranker_epochs=4, ranker_learning_rate=7e-3, warmup_epochs=2)
+    shared = planned("log", ranker_encoder="shared", warmup_epochs=2)
+    assert "training the ranker" not in shared.phases and "warm-up" in shared.phases
+    assert list(made.phases)[-2:] == ["training the decoder", "training the ranker"] and "warm-up" not in made.phases
+    phase, encoder = made.phases["training the ranker"], made.index.reader.ranking_encoder
+    assert phase.module is encoder and encoder is not made.index.model.encoder
+    assert (phase.epochs, phase.learning_rate) == (4, 7e-3)
+    assert phase.more["weight_decay"]("items.ids.weight") == made.index.settings.item_decay
+    assert phase.more["weight_decay"]("begin.weight") == made.index.settings.weight_decay
+    assert set(phase.objective(phase.first(), 0.0)) == {"ranking"}
+    for name in ("level 1", "training the decoder"):
+        other = made.phases[name]
+        assert "ranking" not in other.objective(other.first(), 0.0)
+        of_shared = shared.phases[name]
+        assert "ranking" in of_shared.objective(of_shared.first(), 0.0)
+
+
+def test_an_own_rankers_loss_is_of_its_own_vectors(planned):
+    made = planned("log", ranker_encoder="own")
+    phase, encoder = made.phases["training the ranker"], made.index.reader.ranking_encoder.eval()
+    numbers, others = phase.first()
+    rows, read = made.examples.rows_of(numbers), made.examples.read(encoder, numbers)
+    compared = encoder.items(torch.from_numpy(np.concatenate([rows[:, None], others], axis=1)) + 1)
+    scores = (compared @ read.vector[:, :, None]).squeeze(2)
+    scores[:, 1:] = scores[:, 1:].masked_fill(torch.from_numpy(others == rows[:, None]), -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, torch.zeros(len(rows), dtype=torch.int64))
+    torch.testing.assert_close(phase.objective((numbers, others), 0.0)["ranking"], expected)
+
+
+def test_an_own_ranker_ranks_and_lives_with_the_index(log, tmp_path):
+    index = plan_uri(log, ranker_encoder="own", ranking="union", items="both").index
+    reader = index.reader
+    asked = list(log.queries.values())[:3]
+    with torch.no_grad():
+        numbers = torch.from_numpy(reader.inputs(asked, np.zeros(0)))
+        vectors = reader.ranking_encoder.eval()(numbers).vector
+        items = reader.ranking_encoder.items.all()
+    np.testing.assert_allclose(reader.query_vectors(asked), vectors, atol=1e-5)
+    np.testing.assert_allclose(reader.document_vectors(index.vectors), items, atol=1e-5)
+    hits = index.search_batch(asked, k=5)
+    for one, vector in zip(hits, vectors, strict=True):
+        for hit in one:
+            assert hit.score == pytest.approx(float(vector @ items[index.row_of()[hit.doc_id]]), abs=1e-4)
+    index.add([Document("new", "A tea of kind 9.")])
+    assert len(reader.ranking_encoder.items.all()) == 49
+    index.save(tmp_path / "index")
+    again = load(tmp_path / "index")
+    assert again.reader.ranking_encoder is not None
+    found, expected = (one.search_batch(asked, k=5) for one in (again, index))
+    assert [one.doc_ids for one in found] == [one.doc_ids for one in expected]
+    again.delete(["new"])
+    again.compact()
+    assert len(again.reader.ranking_encoder.items.all()) == 48
+
+
+def test_em_makes_the_codes_of_the_queries_and_their_items(planned, log):
+    made = planned("log", codes="em", seed=3)
+    positives = positives_of(log, True)
+    maker = PartitionEM(made.codes.shape[1], made.index.settings.width, 3)
+    np.testing.assert_array_equal(made.codes, maker.fit(relations_of(positives, len(log))))
+    assert not any(name.startswith("level") for name in made.phases)
+    by_preset = plan("uri", log, {"encoder": "scratch", "width": 4, "length": 2}, "em")
+    assert by_preset.index.settings.codes == "em"
+    (record,) = [one for one in made.index.log.records if one["phase"] == "codes"]
+    assert record["ape"] < record["ape_random"]
+
+
+def test_the_log_has_the_numbers_of_theorem_1(planned, log):
+    made = planned("log")
+    (record,) = [one for one in made.index.log.records if one["phase"] == "codes"]
+    positives = positives_of(log, True)
+    density = sum(len(set(some.tolist())) for some in positives) / (len(positives) * len(log))
+    k = made.index.settings.width
+    assert (record["queries"], record["items"], record["tokens"]) == (len(positives), len(log), k)
+    assert record["density"] == pytest.approx(density, abs=1e-6)
+    assert record["queries_needed"] == pytest.approx(recovery_queries(len(log), k, density), rel=1e-3)
+    share = recovered(relations_of(positives, len(log)), made.codes[:, 0], k)
+    assert record["recovered"] == pytest.approx(share, abs=1e-3)
 
 
 def test_the_seed_is_that_of_the_whole_fit(small_corpus, monkeypatch):

@@ -50,3 +50,17 @@ def within_prefix(groups, tokens, k) -> float:
 
 def dot(a, b) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def reassigned(scores, epsilon, iterations):
+    """Diag(u) exp(H / epsilon) Diag(v) by scaling rows and columns in turns: rows sum to 1, columns to rows / columns.
+    Also returns u and v."""
+    rows, columns = len(scores), len(scores[0])
+    kernel = [[math.exp(score / epsilon) for score in row] for row in scores]
+    u, v = [1.0] * rows, [1.0] * columns
+    for _ in range(iterations):
+        for j in range(columns):
+            v[j] = rows / columns / sum(u[i] * kernel[i][j] for i in range(rows))
+        for i in range(rows):
+            u[i] = 1 / sum(kernel[i][j] * v[j] for j in range(columns))
+    return [[u[i] * kernel[i][j] * v[j] for j in range(columns)] for i in range(rows)], u, v

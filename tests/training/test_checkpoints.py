@@ -37,7 +37,7 @@ def hash_of(module: torch.nn.Module) -> str:
 
 
 def toy_fit(
-    checkpoints: Checkpoints | None, on_step=lambda step: None, epochs=3
+    checkpoints: Checkpoints | None, on_step=lambda step: None, epochs=3, micro_batch=None
 ) -> tuple[torch.nn.Module, TrainingLog]:
     """Two phases with dropout, noise from a NumPy generator, and something random made between them."""
     torch.manual_seed(0)
@@ -66,6 +66,7 @@ def toy_fit(
             log=log,
             checkpoints=checkpoints,
             generators=[rng],
+            micro_batch=micro_batch,
         )
 
     phase("first phase", x[:, :1])
@@ -124,6 +125,19 @@ def kill_until(kills: int, fit_to_hash, tmp_path: Path, seed: int) -> None:
             finished += 1
             assert out.read_text() == expected
             Checkpoints(tmp_path / "training").remove()
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 16, 40])
+def test_a_fit_with_micro_batches_resumes_bit_for_bit(tmp_path, stop_at):
+    """Parts of three of eight examples: a stop in the middle of a batch takes effect after it."""
+    expected, _ = toy_fit(None, micro_batch=3)
+    first = Checkpoints(tmp_path / "t", every=1e9)
+    with pytest.raises(TrainingStopped):
+        toy_fit(first, lambda step: first.stop.request(signal.SIGTERM) if step == stop_at else None, micro_batch=3)
+    taken = []
+    model, _ = toy_fit(Checkpoints(tmp_path / "t", every=1e9, resume=True), taken.append, micro_batch=3)
+    assert hash_of(model) == hash_of(expected)
+    assert len(taken) == 2 * 3 * 6 * 3 - -(-stop_at // 3) * 3
 
 
 @pytest.mark.slow

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from callslip.errors import BadSetting, TrainingFailed
-from callslip.training import batches
-from callslip.training.loop import schedule, train
+from callslip.training import batches, memory
+from callslip.training.loop import rate_factor, train
 
 
 def fit_line(objective=None, epochs=60, **options):
@@ -90,12 +91,28 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
         fit_line(steep)
 
 
-def test_schedule_rises_then_falls():
-    assert schedule(0.0, 0.1, True) < 0.05
-    assert schedule(0.1, 0.1, True) == pytest.approx(1.0)
-    assert schedule(0.55, 0.1, True) == pytest.approx(0.5)
-    assert schedule(1.0, 0.1, True) == pytest.approx(0.0, abs=1e-9)
-    assert schedule(0.9, 0.1, False) == 1.0
+def test_the_learning_rate_rises_then_follows_the_schedule():
+    for schedule in ("cosine", "linear", "constant"):
+        assert rate_factor(0.0, 0.1, schedule) < 0.05
+        assert rate_factor(0.1, 0.1, schedule) == pytest.approx(1.0)
+        assert rate_factor(0.0, 0.0, schedule) == 1.0
+    assert rate_factor(0.55, 0.1, "cosine") == pytest.approx(0.5)
+    assert rate_factor(0.55, 0.1, "linear") == pytest.approx(0.5)
+    assert rate_factor(0.325, 0.1, "linear") == pytest.approx(0.75)
+    assert rate_factor(0.325, 0.1, "cosine") == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
+    assert rate_factor(1.0, 0.1, "cosine") == pytest.approx(0.0, abs=1e-9)
+    assert rate_factor(1.0, 0.1, "linear") == pytest.approx(0.0, abs=1e-9)
+    assert rate_factor(0.9, 0.1, "constant") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({}, "cosine"), ({"schedule": "linear"}, "linear"), ({"decay": False, "schedule": "linear"}, "constant")],
+)
+def test_steps_have_the_rate_of_the_schedule(options, kind):
+    _, log = fit_line(epochs=5, warmup=0.2, **options)
+    expected = [0.05 * rate_factor((4 * epoch + 3) / 20, 0.2, kind) for epoch in range(5)]
+    assert [record["learning_rate"] for record in log.records] == pytest.approx(expected)
 
 
 def test_batches_cover_every_row_once_and_change_with_the_epoch():
@@ -159,3 +176,85 @@ def test_what_is_watched_is_in_the_log():
 def test_an_objective_without_terms_is_a_mistake_of_the_settings():
     with pytest.raises(BadSetting, match="has no loss terms"):
         fit_line(lambda model, plain: lambda rows, progress: {})
+
+
+# Gradient accumulation, and precision.
+
+
+def gradients(micro_batch, batch, terms=("error",), autocast=False):
+    """The gradient that a step is taken along, and the log of that step."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    x, seen = torch.randn(64, 3), []
+
+    def objective(chosen, progress):
+        rows = chosen if isinstance(chosen, np.ndarray) else chosen[0]
+        seen.append(len(rows))
+        error = (model(x[rows]) - x[rows, :1]) ** 2
+        return {name: (n + 1) * error.mean() for n, name in enumerate(terms)}
+
+    log = train(
+        model, lambda epoch: [batch], objective, epochs=1, steps_per_epoch=1, learning_rate=0.0, clip=1e9,
+        micro_batch=micro_batch, autocast=autocast,
+    )  # fmt: skip
+    return [p.grad.clone() for p in model.parameters()], log.records[0], seen
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("micro_batch", [1, 5, 16, 37, 50])
+def test_accumulated_gradients_are_those_of_one_big_batch(micro_batch, paired):
+    """Also where the last part is short: it counts for its size."""
+    rows = np.random.default_rng(1).permutation(64)[:37]
+    batch = (rows, rows + 1) if paired else rows
+    whole, logged, _ = gradients(None, batch, ("error", "twice"))
+    found, again, seen = gradients(micro_batch, batch, ("error", "twice"))
+    assert sum(seen) == 37 and max(seen) == min(37, micro_batch)
+    for one, other in zip(found, whole, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    assert {name: again[name] for name in ("error", "twice")} == pytest.approx(
+        {name: logged[name] for name in ("error", "twice")}, rel=1e-5
+    )
+
+
+def test_parts_of_a_batch_belong_together():
+    rows = np.arange(7)
+    found = batches.parts((rows, 10 * rows), 3)
+    assert [weight for _, weight in found] == pytest.approx([3 / 7, 3 / 7, 1 / 7])
+    assert all((second == 10 * first).all() for (first, second), _ in found)
+    assert batches.parts(rows, None) == [(rows, 1.0)]
+    with pytest.raises(ValueError, match="different lengths"):
+        batches.parts((rows, rows[:2]), 3)
+
+
+def test_a_bad_part_skips_the_whole_step():
+    def sometimes(model, squared):
+        seen = []
+
+        def objective(rows, progress):
+            seen.append(1)
+            return {"error": squared(rows, progress)["error"] * (math.nan if len(seen) == 6 else 1.0)}
+
+        return objective
+
+    model, log = fit_line(sometimes, micro_batch=4)
+    assert log.skipped_steps == 1 and torch.isfinite(model.weight).all()
+    assert log.records[-1]["error"] < 1e-3
+
+
+def test_autocast_is_for_gpus_alone(monkeypatch):
+    """On a CPU bfloat16 is slower than float32: there the setting changes nothing."""
+    plain, *_ = gradients(None, np.arange(8))
+    monkeypatch.setattr(torch, "autocast", lambda *given: pytest.fail("autocast on a CPU"))
+    found, *_ = gradients(None, np.arange(8), autocast=True)
+    assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "able", "expected"), [(True, True, [("cuda", torch.bfloat16)]), (True, False, []), (False, True, [])]
+)
+def test_autocast_is_bfloat16_where_a_gpu_has_it(monkeypatch, wanted, able, expected):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: able)
+    monkeypatch.setattr(torch, "autocast", lambda *given: asked.append(given))
+    memory.autocast(torch.device("cuda"), wanted)
+    assert asked == expected

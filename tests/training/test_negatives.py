@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy.sparse
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import glen as plain
 
 from callslip.errors import BadSetting
 from callslip.identifiers import Identifiers
+from callslip.search.bm25 import WordIndex
 from callslip.training.margins import products, scores_at
 from callslip.training.negatives import NONE, Answers, draw, hard_candidates, number_texts, prefix_negatives
 
@@ -40,12 +42,52 @@ def test_candidates_are_the_best_that_do_not_answer(case, top):
         right = {row for of, row in pairs if of == text}
         assert found[text, len(rows) :].tolist() == [NONE] * (top - len(rows))
         assert len(set(rows)) == len(rows) and not right & set(rows)
-        # Ties at the end of the top may go either way, so scores are compared and not rows.
-        best = sorted(values.tolist(), reverse=True)[:top]
-        assert all(values[row] > 0 and values[row] >= best[-1] for row in rows)
-        assert [values[row] for row in rows] == sorted((values[row] for row in rows), reverse=True)
-        surely = {row for row in range(documents) if values[row] > max(best[-1], 0)} - right
-        assert surely <= set(rows)
+        order = sorted(range(documents), key=lambda row: (-values[row], row))[:top]  # the first of equals is better
+        assert rows == [row for row in order if values[row] > 0 and row not in right]
+
+
+@given(rankings(), st.integers(1, 9), st.integers(1, 3))
+def test_sparse_blocks_give_the_same_candidates(case, top, size):
+    scores, pairs, documents = case
+    answers = Answers(np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]), documents)
+    blocks = [scipy.sparse.csr_array(scores[start : start + size]) for start in range(0, len(scores), size)]
+    assert (hard_candidates(blocks, answers, top) == hard_candidates(iter(scores), answers, top)).all()
+
+
+WORDS = [f"word{number}" for number in range(12)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), max_size=9), min_size=1, max_size=9),
+    st.lists(st.lists(st.sampled_from([*WORDS, "stranger", "the"]), max_size=7), min_size=1, max_size=8),
+    st.integers(1, 60),
+    st.integers(1, 6),
+)
+def test_bm25_mines_in_sparse_blocks_what_a_loop_over_all_documents_finds(texts, queries, postings, top):
+    """Scores are equal bit for bit, also of repeated words; so candidates are, ties included."""
+    texts, queries = [" ".join(some) for some in texts], [" ".join(some) for some in queries]
+    words = WordIndex().index(texts)
+    plain, blocks = list(words.scores_of(queries)), list(words.sparse_scores_of(queries, postings))
+    assert np.array_equal(np.concatenate([block.toarray() for block in blocks]), np.stack(plain))
+    assert all(block.nnz <= postings for block in blocks if block.shape[0] > 1)
+    answers = Answers(np.arange(len(queries)), np.arange(len(queries)) % len(texts), len(texts))
+    naive = [
+        sorted((row for row in range(len(texts)) if one[row] > 0), key=lambda row: (-one[row], row))[:top]
+        for one in plain
+    ]
+    found = hard_candidates(blocks, answers, top)
+    for number, rows in enumerate(naive):
+        kept = [row for row in rows if row != number % len(texts)]
+        assert found[number].tolist() == kept + [NONE] * (top - len(kept))
+
+
+def test_mining_never_makes_a_vector_of_all_documents():
+    """A word of few documents costs as much as it has occurrences, however many documents there are."""
+    words = WordIndex().index([f"common{row % 3} rare{row}" for row in range(3000)])
+    (block,) = words.sparse_scores_of([f"rare{row}" for row in range(500)])
+    assert block.shape == (500, 3000) and block.nnz == 500
+    assert len(list(words.sparse_scores_of(["common0"] * 6, postings=2500))) == 3  # 1000 occurrences each
 
 
 def test_scores_of_another_number_of_texts_are_refused():
@@ -83,6 +125,17 @@ def test_scores_are_picked_text_by_text():
     text, rows = np.array([2, 0, 3, 0, 1]), rng.integers(0, 7, (5, 3))
     truth = [[table[t, r] for r in some] for t, some in zip(text, rows, strict=True)]
     np.testing.assert_array_equal(scores_at(iter(table), text, rows), truth)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_scores_are_picked_from_sparse_blocks(size):
+    rng = np.random.default_rng(0)
+    table = rng.integers(0, 3, size=(4, 7)).astype(np.float32)
+    text, rows = np.array([2, 0, 3, 0, 1]), rng.integers(0, 7, (5, 3))
+    blocks = [scipy.sparse.csr_array(table[start : start + size]) for start in range(0, 4, size)]
+    np.testing.assert_array_equal(scores_at(blocks, text, rows), table[text[:, None], rows])
+    with pytest.raises(ValueError, match="scores for 3 texts"):
+        scores_at([table[0]] * 3, text, rows)
 
 
 def test_products_are_those_of_pairs():

@@ -6,15 +6,19 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from callslip.corpus.documents import Corpus, Document
+from callslip.decoders.histories import Read
+from callslip.decoders.t5 import T5CodeWriter
 from callslip.decoders.tuned import TunedWriter
+from callslip.decoders.writer import CodeWriter
 from callslip.identifiers import random_codes
 from callslip.identifiers.table import Identifiers
+from callslip.index import readers
 from callslip.index.generative import GenerativeRetriever
 from callslip.methods.asi.indexers import Indexer, make_indexer
-from callslip.methods.asi.model import IndexedWriter
+from callslip.methods.asi.model import GaussianHead, IndexedWriter
 from callslip.methods.asi.search import free_search
 from callslip.methods.asi.settings import PRESETS, ASISettings
 from callslip.methods.asi.training import Training
@@ -24,8 +28,6 @@ from callslip.training.examples import Inputs
 from callslip.training.loop import alone
 from callslip.training.texts import Texts
 
-BLOCK = 2048
-"""Texts per forward pass outside of training."""
 INDEXER_SHAPE: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": 256, "dropout": 0.2},
     "pq": {"epsilon": 0.003, "iterations": 100},
@@ -53,13 +55,18 @@ class ASI(GenerativeRetriever):
                 codes = random_codes(len(corpus), s.length, s.width, seed=s.seed)
                 training.learn_to_write(codes, s.epochs + s.writing_epochs)
             else:
-                self.indexer.begin(self.vectors, s.seed)
+                if s.indexer_start == "clusters":
+                    self.indexer.begin(self.reader.dense(documents), s.seed)
                 training.learn_codes()
                 codes = self.codes(documents)
-                # Head and indexer stay frozen: they give new documents their codes, as they gave these.
-                with alone(self.model, self.indexed.writer):
+                # Encoder, head and indexer stay frozen: they give new documents their codes, as they gave these.
+                with alone(self.model, self.decoder):
                     training.learn_to_write(codes, s.writing_epochs)
             self.identifiers = Identifiers(corpus.doc_ids, codes)
+
+    @property
+    def codes_of_vectors(self) -> bool:
+        return False
 
     def writer_shape(self) -> dict[str, Any]:
         indexer = self.settings.indexer
@@ -69,7 +76,15 @@ class ASI(GenerativeRetriever):
         own = dict(shape)
         dim, widths = shape["input_dim"], shape["widths"]
         indexer = make_indexer(own.pop("indexer"), dim, len(widths), widths[0], **own.pop("indexing"))
-        return IndexedWriter(indexer=indexer, **own)
+        head = GaussianHead(dim)
+        return IndexedWriter(head, indexer, CodeWriter(**own))
+
+    def t5_model(self, writer: T5CodeWriter) -> IndexedWriter:
+        if not isinstance(writer, T5CodeWriter):
+            raise readers.no_encoder()
+        name, dim, widths = self.settings.indexer, writer.t5.config.d_model, writer.widths
+        indexer = make_indexer(name, dim, len(widths), widths[0], **INDEXER_SHAPE[name])
+        return IndexedWriter(GaussianHead(dim), indexer, writer)
 
     @property
     def indexed(self) -> IndexedWriter:
@@ -80,9 +95,15 @@ class ASI(GenerativeRetriever):
     def indexer(self) -> Indexer:
         return cast(Indexer, self.indexed.indexer)
 
-    def read(self, batch: Any) -> Tensor:
-        """A batch as the vectors that the indexed writer reads."""
-        return self.model.memory(batch) if isinstance(self.model, TunedWriter) else batch
+    @property
+    def decoder(self) -> nn.Module:
+        """The part that writes codes and does not read texts."""
+        writer = self.indexed.writer
+        return writer.decoding if isinstance(writer, T5CodeWriter) else writer
+
+    def read(self, batch: Any) -> Tensor | Read:
+        """A batch as the indexed writer reads it."""
+        return self.reader.encoded(batch)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         s, name = self.settings, parameter.removeprefix("writer.")
@@ -92,9 +113,13 @@ class ASI(GenerativeRetriever):
     @torch.no_grad()
     def codes(self, inputs: Inputs) -> np.ndarray:
         """The codes of texts, [N, L], in one pass."""
-        blocks = [np.arange(n, min(n + BLOCK, len(inputs))) for n in range(0, len(inputs), BLOCK)]
+        training, size = self.model.training, self.reader.block
+        self.model.eval()  # an encoder that is being trained has dropout
+        blocks = [np.arange(n, min(n + size, len(inputs))) for n in range(0, len(inputs), size)]
         batches = (self.read(self.reader.batch(inputs, block)) for block in blocks)
-        return np.concatenate([self.indexed.codes(batch).cpu().numpy() for batch in batches])
+        codes = np.concatenate([self.indexed.codes(batch).cpu().numpy() for batch in batches])
+        self.model.train(training)
+        return codes
 
     def assign(self, documents: list[Document], vectors: np.ndarray) -> np.ndarray:
         if self.settings.codes == "random":
@@ -103,7 +128,7 @@ class ASI(GenerativeRetriever):
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         """With `decoding=free`, an unconstrained beam; where too few known codes are left for k hits, the search asks
-        again with a wider beam, which is constrained."""
-        if self.settings.decoding != "free" or beam > self.settings.beam:
+        again with a wider beam, which is constrained; so is one that has room for all codes, which cannot be wider."""
+        if self.settings.decoding != "free" or beam > self.settings.beam or beam >= self.identifiers.unique:
             return super().write(inputs, beam, live)
         return free_search(self.model, self.reader.batch(inputs), self.identifiers.trie(), beam, live)

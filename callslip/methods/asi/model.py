@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from callslip.decoders.histories import Read
+from callslip.decoders.t5 import T5CodeWriter
 from callslip.decoders.wrapped import WrappedWriter
 from callslip.decoders.writer import CodeWriter
 
@@ -37,33 +38,40 @@ class GaussianHead(nn.Module):
 
 
 class IndexedWriter(WrappedWriter):
-    """Reads a vector: `codes` assigns codes to documents, `start` and `advance` write codes for queries."""
+    """Reads texts as vectors or, where the decoder reads an encoder's states, as vectors and states: `codes` assigns
+    codes to documents, `start` and `advance` write codes for queries."""
 
-    def __init__(self, input_dim: int, widths: Sequence[int], *, indexer: nn.Module, **shape: Any) -> None:
+    writer: CodeWriter | T5CodeWriter  # type: ignore[assignment]
+
+    def __init__(self, head: GaussianHead, indexer: nn.Module, writer: CodeWriter | T5CodeWriter) -> None:
         super().__init__()
-        self.head = GaussianHead(input_dim)
-        self.indexer = indexer
-        self.writer = CodeWriter(input_dim, widths, **shape)
+        self.head, self.indexer, self.writer = head, indexer, writer
 
-    def memory(self, vectors: Tensor) -> Tensor:
-        """The dense representation of a text, which the writer reads."""
-        return self.represent(vectors)
+    def memory(self, texts: Any) -> Any:
+        """What the writer reads: the dense representation of a text, or the states of the encoder as they are."""
+        if isinstance(texts, Tensor):
+            return self.represent(texts)
+        return texts.states if isinstance(texts, Read) else texts
 
-    def represent(self, vectors: Tensor) -> Tensor:
+    def represent(self, texts: Tensor | Read) -> Tensor:
         """The dense representations of texts, unit vectors [B, D]."""
-        return self.head.mean(vectors)
+        return self.head.mean(_vectors(texts))
 
-    def sample(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def sample(self, texts: Tensor | Read) -> tuple[Tensor, Tensor, Tensor]:
         """Representations sampled from their Gaussians, as unit vectors, with means and log-variances, [B, D] each."""
-        mean, log_variance = self.head(vectors)
+        mean, log_variance = self.head(_vectors(texts))
         drawn = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         return functional.normalize(drawn, dim=-1), mean, log_variance
 
     @torch.no_grad()
-    def codes(self, vectors: Tensor) -> Tensor:
+    def codes(self, texts: Tensor | Read) -> Tensor:
         """The code of each text, [B, L]."""
         training = self.training
         self.eval()
-        found = self.indexer.codes(self.represent(vectors))  # type: ignore[operator]
+        found = self.indexer.codes(self.represent(texts))  # type: ignore[operator]
         self.train(training)
         return found
+
+
+def _vectors(texts: Tensor | Read) -> Tensor:
+    return texts if isinstance(texts, Tensor) else texts.vector

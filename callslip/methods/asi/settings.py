@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from callslip.errors import BadSetting
-from callslip.index.settings import GenerativeSettings, TunedEncoderSettings
+from callslip.index.settings import GenerativeSettings, T5Settings
 from callslip.methods.asi.indexers import IndexerName
 from callslip.settings import check_positive, check_range
 
@@ -24,7 +24,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class ASISettings(GenerativeSettings, TunedEncoderSettings):
+class ASISettings(GenerativeSettings, T5Settings):
     """ASI's own: the codes, the indexer, and the criteria of ASI++."""
 
     codes: Literal["learned", "random"] = "learned"
@@ -37,6 +37,8 @@ class ASISettings(GenerativeSettings, TunedEncoderSettings):
     indexer: IndexerName = "mlp"
     """Indexer, which maps a vector to a code: `mlp` (a network per level), `pq` (product quantisation) or `rq`
     (residual quantisation)."""
+    indexer_start: Literal["clusters", "random"] = "clusters"
+    """Initial weights of the indexer: `clusters` of the documents' vectors, or `random`, as in the paper."""
     margin: float = 3.0
     """Margin of the contrastive loss of Eq. 1. Distances between codes are at most 2 L."""
     criteria_weight: float = 0.25
@@ -44,13 +46,9 @@ class ASISettings(GenerativeSettings, TunedEncoderSettings):
     `density`."""
     criteria: tuple[str, ...] = CRITERIA
     """Criteria of ASI++ to use: density, bottleneck, information."""
-    density_weight: float = 1.0
-    """Weight of the density criterion relative to the other two. More makes more codes, which are harder to write."""
     density: Literal["dense", "printed"] = "dense"
     """Texts that the density criterion moves most: those in `dense` regions of code space, or, as the paper has
     `printed` it, those far from the others."""
-    gamma: float = 0.05
-    """Weight of the uniformity part of the bottleneck criterion."""
     temperature: float = 0.05
     """Temperature of the bottleneck's softmax over the batch; the paper has none, which is 1."""
     beta: float = 0.00005
@@ -89,9 +87,8 @@ class ASISettings(GenerativeSettings, TunedEncoderSettings):
     `exact` finds the best codes of all."""
 
     def check(self) -> None:
-        check_range(self, batch_size=2, width=2, length=1, margin=0, criteria_weight=0, gamma=0, beta=0)
-        check_range(self, neighbours=0, density_weight=0, indexer_learning_rate=0, head_learning_rate=0)
-        check_range(self, writing_epochs=0)
+        check_range(self, batch_size=2, width=2, length=1, margin=0, criteria_weight=0, beta=0)
+        check_range(self, neighbours=0, indexer_learning_rate=0, head_learning_rate=0, writing_epochs=0)
         check_positive(self, "temperature")
         if self.neighbours > self.length:
             raise BadSetting(

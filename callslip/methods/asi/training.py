@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from callslip.identifiers.levels import prefix_groups, use_of_codes
+from callslip.identifiers.levels import prefix_groups, texts_per_code, use_of_codes
 from callslip.index.readers import with_noise
 from callslip.methods.asi.equations import (
     bottleneck,
@@ -19,25 +19,30 @@ from callslip.methods.asi.equations import (
     generation_loss,
     information_bottleneck,
 )
+from callslip.training.gradcache import in_chunks
 from callslip.training.texts import Drawn, Texts
 
 if TYPE_CHECKING:
+    from callslip.decoders.histories import Read
     from callslip.methods.asi.method import ASI
 
 CODE_NOISE = 0.5
 """Noise of the queries that the indexer reads, relative to `noise`. More makes codes coarser."""
 CRITERIA_START = 0.01
 """Weight λ of the criteria when training starts."""
+GAMMA = 0.05
+"""Weight of the uniformity part of the bottleneck criterion: the paper's."""
 NEIGHBOURHOOD = 256
 """Size of the stretches of a batch inside which neighbours are contrasted: in one of 1,024, most documents are
 strangers."""
 
 
 class Pairs(NamedTuple):
-    """Queries and their documents, vectors [B, dim] each, and which documents answer which queries, [B, B]."""
+    """Queries and their documents, vectors [B, dim] each or vectors with states, and which documents answer which
+    queries, [B, B]."""
 
-    query: Tensor
-    document: Tensor
+    query: Tensor | Read
+    document: Tensor | Read
     known: Tensor | None
 
 
@@ -58,6 +63,7 @@ class Training:
 
     def __init__(self, index: ASI, texts: Texts) -> None:
         self.index, self.settings, self.texts = index, index.settings, texts
+        self.device = next(index.model.parameters()).device
         self.rounds = texts.rounds(1)
 
     def learn_codes(self) -> None:
@@ -88,8 +94,13 @@ class Training:
             objective,
             s.epochs,
             "learning codes and how to write them",
-            after_epoch=lambda epoch: use_of_codes(self.index.codes(texts.documents)),
+            after_epoch=lambda epoch: self.watched(),
         )
+
+    def watched(self) -> dict[str, Any]:
+        """How evenly codes are used, and how many documents and training texts a code has."""
+        codes = self.index.codes(self.texts.documents)
+        return use_of_codes(codes) | texts_per_code(codes, np.array([len(some) for some in self.texts.of]))
 
     def learn_to_write(self, codes: np.ndarray, epochs: int) -> None:
         """Train the decoder on frozen codes, [N, L]."""
@@ -98,12 +109,12 @@ class Training:
         def objective(batch: Drawn, progress: float) -> dict[str, Tensor]:
             rows, asked = batch
             query = self.index.read(self.index.reader.batch(self.texts.queries, asked))
-            return self.generation(query, y[rows].to(query.device))
+            return self.generation(query, y[rows].to(self.device))
 
         def batches(epoch: int) -> Iterator[Drawn]:
             return self.texts.drawn(s.batch_size, s.seed + 2, epoch, self.rounds)
 
-        self.train(batches, objective, epochs, "learning to write the codes")
+        self.train(batches, objective, epochs, "learning to write the codes", micro_batch=self.index.micro_batch)
 
     def train(self, batches: Any, objective: Any, epochs: int, phase: str, **more: Any) -> None:
         steps = self.rounds * self.texts.steps(self.settings.batch_size)
@@ -117,12 +128,12 @@ class Training:
 
     def pairs(self, drawn: Drawn) -> Pairs:
         """A batch as the model reads it."""
-        rows, asked = drawn
-        read, batch = self.index.read, self.index.reader.batch
-        query, document = read(batch(self.texts.queries, asked)), read(batch(self.texts.documents, rows))
+        (rows, asked), batch, size = drawn, self.index.reader.batch, self.index.micro_batch
+        query = in_chunks(self.index.read, batch(self.texts.queries, asked), size)
+        document = in_chunks(self.index.read, batch(self.texts.documents, rows), size)
         if not self.settings.spare_answers:
             return Pairs(query, document, None)
-        return Pairs(query, document, torch.from_numpy(self.texts.answered(asked, rows)).to(query.device))
+        return Pairs(query, document, torch.from_numpy(self.texts.answered(asked, rows)).to(self.device))
 
     def coded(self, pairs: Pairs) -> Coded:
         """A batch with its codes."""
@@ -131,7 +142,7 @@ class Training:
         p_query, p_doc = self.index.indexer(e_query), self.index.indexer(e_doc)
         return Coded(pairs, mean_query, e_doc, mean_doc, log_variance, p_query, p_doc)
 
-    def represented(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def represented(self, vectors: Tensor | Read) -> tuple[Tensor, Tensor, Tensor]:
         """Dense representations of texts, and the mean and log-variance that they were sampled with; without the
         information criterion, the mean itself."""
         s = self.settings
@@ -165,15 +176,15 @@ class Training:
         weight = criteria_weight(epochs_done, CRITERIA_START, s.criteria_weight)
         if "density" in s.criteria:
             both = [distribution_density(p, s.density == "printed") for p in (random.p_doc, random.p_query)]
-            terms["density"] = weight * s.density_weight * torch.stack(both).sum()
+            terms["density"] = weight * torch.stack(both).sum()
         if "bottleneck" in s.criteria:
-            matched = bottleneck(random.mean_query, random.mean_doc, s.gamma, s.temperature, random.pairs.known)
+            matched = bottleneck(random.mean_query, random.mean_doc, GAMMA, s.temperature, random.pairs.known)
             terms["bottleneck"] = weight * matched
         if "information" in s.criteria:
             terms["information"] = weight * information_bottleneck(random.mean_doc, random.log_variance, s.beta)
         return terms
 
-    def generation(self, query: Tensor, code: Tensor) -> dict[str, Tensor]:
-        """Eq. 2: the decoder's loss for queries [B, dim] and the codes of their documents."""
+    def generation(self, query: Tensor | Read, code: Tensor) -> dict[str, Tensor]:
+        """Eq. 2: the decoder's loss for queries and the codes of their documents."""
         logits = self.index.indexed(with_noise(query, self.settings.noise), code)
         return {"generation": generation_loss(logits, code)}

@@ -17,6 +17,7 @@ from callslip.identifiers.quality import diversity
 from callslip.methods.genret.equations import (
     commitment,
     initial_codebook,
+    reassigned,
     reconstruction,
     retrieval,
     straight_through,
@@ -37,6 +38,7 @@ __all__ = [
     "constrained_kmeans",
     "diversity",
     "initial_codebook",
+    "reassigned",
     "reconstruction",
     "retrieval",
     "sinkhorn",

@@ -52,6 +52,14 @@ def retrieval(h_query: Tensor, h_doc: Tensor, logits: Tensor | Sequence[Tensor],
     return ranking + code_cross_entropy(logits, code)
 
 
+def reassigned(scores: Tensor, shares: Tensor, epsilon: float = 1.0) -> Tensor:
+    """Section 3.3.2: H* = Diag(u) exp(H/ε) Diag(v), in place of H in the softmax of Eq. 3. `scores` are H, [B, K], and
+    `shares` the values of H* by Sinkhorn; u and v are constants, so that the gradient is that of exp(H/ε)."""
+    if scores.shape != shares.shape or scores.dim() != 2:
+        raise ValueError(f"scores {tuple(scores.shape)} and shares {tuple(shares.shape)} do not fit")
+    return shares.detach().to(scores.dtype) * ((scores - scores.detach()) / epsilon).exp()
+
+
 def initial_codebook(states: np.ndarray, groups: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
     """Section 3.3.2: k centroids [k, D] of states [N, D], each freed from the mean of its group (documents of one
     prefix) and given that of all, by k-means whose clusters are neither tiny nor huge."""

@@ -46,6 +46,10 @@ class GenRet(GenerativeRetriever):
             self.identifiers = Identifiers(corpus.doc_ids, codes)
             self.train_model(examples, codes)
 
+    @property
+    def codes_of_vectors(self) -> bool:
+        return False
+
     def writer(self, shape: dict[str, Any]) -> CodebookWriter:
         return CodebookWriter(**shape)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from callslip.index.settings import GenerativeSettings, T5Settings
-from callslip.settings import check_positive, check_range
+from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,9 @@ class GenRetSettings(GenerativeSettings, T5Settings):
     """Initial codebook of a level: centroids of the documents' states, or `random` rows."""
     reassign: bool = True
     """Whether Sinkhorn balances the tokens of each batch while a level is trained."""
-    sinkhorn_epsilon: float = 1.0
-    """Entropy regularisation of Sinkhorn: the larger, the softer the assignment."""
-    sinkhorn_iterations: int = 100
-    """Number of Sinkhorn iterations."""
+    softmax: Literal["scores", "reassigned"] = "scores"
+    """What the softmax of the commitment loss is of, with `reassign`: the documents' own `scores`, or, as the paper has
+    it, the `reassigned` ones, which are shares between 0 and 1."""
     stop_collapsed: bool = True
     """Whether training stops with an error when a level collapses."""
 
@@ -57,9 +56,8 @@ class GenRetSettings(GenerativeSettings, T5Settings):
 
     def check(self) -> None:
         check_range(self, width=2, leaf=1, warmup_epochs=0, level_epochs=1, level_steps=0, level_learning_rate=0)
-        check_range(self, length=1, sinkhorn_iterations=1)
+        check_range(self, length=1)
         check_range(self, reconstruction_weight=0, commitment_weight=0, retrieval_weight=0)
-        check_positive(self, "sinkhorn_epsilon")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

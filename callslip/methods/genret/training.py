@@ -19,18 +19,20 @@ from callslip.index.readers import with_noise
 from callslip.methods.genret.equations import (
     commitment,
     initial_codebook,
+    reassigned,
     reconstruction,
     retrieval,
     straight_through,
 )
 from callslip.training.examples import Inputs
+from callslip.training.gradcache import in_chunks
 from callslip.training.texts import Drawn, Texts
 
 if TYPE_CHECKING:
     from callslip.methods.genret.method import GenRet
 
-BLOCK = 2048
-"""Texts per forward pass outside of training."""
+EPSILON, ITERATIONS = 1.0, 100
+"""Entropy regularisation and iterations of Sinkhorn: the paper's."""
 COLLAPSED = 0.2
 """A level with less than this share of the attainable diversity has collapsed."""
 
@@ -63,8 +65,9 @@ class Tokenizer:
     def _blocks(self, inputs: Inputs, codes: np.ndarray) -> Iterator[Tensor]:
         model = self.index.model.eval()
         device = next(model.parameters()).device
-        for start in range(0, len(inputs), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(inputs)))
+        size = self.index.reader.block
+        for start in range(0, len(inputs), size):
+            rows = np.arange(start, min(start + size, len(inputs)))
             prefix = torch.from_numpy(codes[rows]).to(device)
             yield model.hidden(self.index.reader.batch(inputs, rows), prefix)[:, -1]
 
@@ -146,8 +149,9 @@ class Training:
         def objective(drawn: Drawn, progress: float) -> dict[str, Tensor]:
             rows, asked = drawn
             prefix = written[rows].to(device)
-            document = model.hidden(batch(texts.documents, rows), prefix)
-            query = model.hidden(with_noise(batch(texts.queries, asked), s.noise), prefix)
+            document = in_chunks(model.hidden, (batch(texts.documents, rows), prefix), s.micro_batch)
+            query = with_noise(batch(texts.queries, asked), s.noise)
+            query = in_chunks(model.hidden, (query, prefix), s.micro_batch)
             group = torch.from_numpy(groups[rows]).to(device)
             return terms(document, query, prefix, group[:, None] == group)
 
@@ -182,8 +186,10 @@ class Training:
         with torch.no_grad():
             scores = logits[-1]
             if s.reassign:
-                scores = sinkhorn(scores, s.sinkhorn_epsilon, s.sinkhorn_iterations)
+                scores = sinkhorn(scores, EPSILON, ITERATIONS)
             token = scores.argmax(dim=1)
+        if s.reassign and s.softmax == "reassigned":
+            logits = [*logits[:-1], reassigned(logits[-1], scores, EPSILON)]
         code = torch.cat([prefix, token[:, None]], dim=1)
         if s.reconstruction_weight:
             z = straight_through(d, self.tokenizer.codebook(document.shape[1] - 1), token)

@@ -6,7 +6,8 @@ the document's code, and it learns to rank by it (refinement phase). A query giv
 and a level a row, so every code is scored exactly. Documents that share a code are ranked by how similarly the query
 and they weigh its words.
 
-In the paper's order: `settings`, `equations`, `model`, `training`, `search`, and `method`, which puts them together.
+In the paper's order: `settings`, `equations`, `model` (a small decoder over vectors), `pretrained` (T5, as in the
+paper, and a fine-tuned encoder), `training`, `search`, and `method`, which puts them together.
 """
 
 from callslip.identifiers.keywords import keyword_codes
@@ -23,12 +24,14 @@ from callslip.methods.glen.equations import (
 )
 from callslip.methods.glen.method import GLEN
 from callslip.methods.glen.model import LexicalWriter
+from callslip.methods.glen.pretrained import LexicalT5
 from callslip.methods.glen.settings import GLENSettings
 from callslip.methods.glen.training import Training
 
 __all__ = [
     "GLEN",
     "GLENSettings",
+    "LexicalT5",
     "LexicalWriter",
     "Training",
     "annealed_temperature",

@@ -1,13 +1,16 @@
 """GLEN's model: a decoder that is fed its own last hidden state and writes words.
 
-The input is a text's vector, the output one hidden state per level, whose dot products with the word embeddings are the
-level's logits. A query's logits do not depend on the words written, so a table of log-probabilities, [L, V], scores
-every code. With `feedback="token"`, for comparison, the decoder is fed the word it wrote, and there is no such table.
+The input is a text, the output one hidden state per level, whose dot products with the word embeddings are the level's
+logits. A query's logits do not depend on the words written, so a table of log-probabilities, [L, V], scores every code.
+With `feedback="token"`, for comparison, the decoder is fed the word it wrote, and there is no such table.
+
+`WordWriter` is what all such models have in common. `LexicalWriter` here reads the vector of a text by a frozen
+encoder; `pretrained.py` has the models that read the text itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,9 +21,10 @@ from torch import Tensor, nn
 from callslip.decoders.scores import ChildScores
 from callslip.decoders.writer import DecoderLayer
 from callslip.errors import BadSetting
+from callslip.training.examples import Inputs
 
 BLOCK = 1024
-"""Batch size of inference."""
+"""Batch size of inference on vectors."""
 
 
 @dataclass
@@ -53,9 +57,121 @@ class Written:
     def fork(self) -> Written:
         return replace(self)
 
+    def append(self, parents: Tensor, tokens: Tensor) -> None:
+        """Continue the earlier beams `parents` [B, beams] with one token each, [B, beams]."""
+        before = self.tokens.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.tokens.shape[-1]))
+        self.tokens = torch.cat([before, tokens.unsqueeze(-1)], dim=-1)
 
-class LexicalWriter(nn.Module):
-    """Reads vectors of `input_dim`, and writes `length` words of a vocabulary of `words` with embeddings of `dim`."""
+
+class WordWriter:
+    """A model that writes words: what follows from its `states`, whatever it reads."""
+
+    feedback: Literal["hidden", "token"]
+    length: int
+    """Words of a code."""
+    embeddings: Tensor
+    """The word embeddings, [V, D]."""
+    batch: Callable[[Any], Any]
+    """Some inputs as `states` takes them."""
+    block = BLOCK
+    """Texts of a batch of inference."""
+
+    def states(
+        self, texts: Any, tokens: Tensor | None = None, *, documents: bool = False, among: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states [B, L, D] of texts, scaled for the products with word embeddings.
+
+        With token feedback, a level is fed the previous word of `tokens` [B, L], or by default the most likely word,
+        restricted to the words `among` [B, L, S] of each level if given. A model may read `documents` differently.
+        """
+        raise NotImplementedError
+
+    def start_fed(self, queries: Any) -> tuple[Any, ChildScores]:
+        """Begin a search with token feedback."""
+        raise NotImplementedError
+
+    def advance_fed(self, state: Any, parents: Tensor, tokens: Tensor) -> Any:
+        """Continue a search with token feedback."""
+        raise NotImplementedError
+
+    def forward(self, texts: Any, tokens: Tensor | None = None, *, documents: bool = False) -> Tensor:
+        """Logits of every level, [B, L, V]."""
+        return self.logits(self.states(texts, tokens, documents=documents))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        return states @ self.embeddings.T
+
+    @torch.no_grad()
+    def likeliest(self, states: Tensor, among: Tensor | None = None) -> Tensor:
+        """The most likely word of each state, [n, D] -> [n]; of all words, or of its row of `among` [n, S]."""
+        if among is None:
+            return self.logits(states).argmax(-1)
+        some = nn.functional.embedding(among, self.embeddings)  # [n, S, D]
+        best = (some @ states.unsqueeze(-1)).squeeze(-1).argmax(-1, keepdim=True)
+        return among.gather(-1, best).squeeze(-1)
+
+    # Inference on many texts.
+
+    def all_states(self, inputs: Inputs, documents: bool = False) -> Tensor:
+        """The states of texts, [n, L, D]."""
+        with torch.inference_mode():
+            return torch.cat([self.states(some, documents=documents) for some in self._blocks(inputs)])
+
+    def likeliest_words(self, inputs: Inputs, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `count` most likely words of each level for documents, best first, and their logits: int32 and float32
+        [n, L, count]."""
+        tokens, weights = [], []
+        with torch.inference_mode():
+            for some in self._blocks(inputs):
+                logits = self.logits(self.states(some, documents=True))
+                best = logits.topk(min(count, logits.shape[-1]), dim=-1)
+                tokens.append(best.indices.int().cpu().numpy())
+                weights.append(best.values.cpu().numpy())
+        return np.concatenate(tokens), np.concatenate(weights)
+
+    def _blocks(self, inputs: Inputs) -> Iterator[Any]:
+        device, count = self.embeddings.device, len(inputs)
+        for at in range(0, max(1, count), self.block):
+            rows = range(at, min(at + self.block, count))
+            some = inputs[at : rows.stop] if isinstance(inputs, np.ndarray) else [inputs[row] for row in rows]
+            yield self.batch(some).to(device)
+
+    # Search. Queries are as `states` takes them, or with hidden feedback their precomputed states [B, L, D].
+
+    def table(self, queries: Any) -> list[Tensor]:
+        """The log-probabilities of every word at every level: one [B, V] per level."""
+        if self.feedback == "token":
+            raise BadSetting("with token feedback there is no table: scores depend on the prefix", "Use beam search.")
+        read = isinstance(queries, Tensor) and queries.dim() == 3
+        states = queries if read else self.states(queries)
+        return list(self.logits(states).log_softmax(-1).unbind(1))
+
+    def start(self, queries: Any) -> tuple[Any, ChildScores]:
+        """Begin a search: the state, and the log-probabilities of the first level."""
+        if self.feedback == "token":
+            return self.start_fed(queries)
+        tables = self.table(queries)
+        nothing = torch.zeros((len(tables[0]), 1, 0), dtype=torch.long, device=tables[0].device)
+        return Written(tables, nothing), TableScores(tables[0], 1)
+
+    def advance(self, state: Any, parents: Tensor, tokens: Tensor) -> Any:
+        """Append a word to each beam: the log-probabilities of the next level."""
+        if self.feedback == "token":
+            return self.advance_fed(state, parents, tokens)
+        state.append(parents, tokens)
+        return TableScores(state.read[state.tokens.shape[-1]], tokens.shape[1])
+
+
+class LexicalWriter(WordWriter, nn.Module):
+    """Reads vectors of `input_dim`, and writes `length` words of a vocabulary of `words` with embeddings of `dim`.
+
+    Three parts make up for a short training, and are not in the paper. `residual`: the input vector is added to the
+    decoder's output. `pursuit`: the component of a document's state along a level's most likely word is projected out
+    before the next level, so that the next word differs. `strengths`: each level of a query has a trained weight.
+    """
+
+    reads = "vector"
 
     def __init__(
         self,
@@ -70,14 +186,18 @@ class LexicalWriter(nn.Module):
         memory_slots: int = 2,
         dropout: float = 0.1,
         feedback: Literal["hidden", "token"] = "hidden",
+        residual: bool = True,
+        pursuit: bool = True,
+        strengths: bool = True,
     ) -> None:
         super().__init__()
         if width % heads:
             raise BadSetting(
                 f"decoder width {width} is not a multiple of {heads} heads", "Change decoder_width or decoder_heads."
             )
-        self.widths, self.slots, self.feedback = (words,) * length, memory_slots, feedback
-        self.embeddings = nn.Parameter(torch.randn(words, dim))
+        self.widths, self.length, self.slots, self.feedback = (words,) * length, length, memory_slots, feedback
+        # Frozen: in a short training of the words a few of them soon attract all documents.
+        self.embeddings = nn.Parameter(torch.randn(words, dim), requires_grad=False)
         self.to_memory = nn.Linear(input_dim, memory_slots * width)
         self.memory_norm = nn.LayerNorm(width)
         self.begin = nn.Parameter(0.02 * torch.randn(width))
@@ -86,33 +206,32 @@ class LexicalWriter(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, dim)
-        self.skip = nn.Linear(input_dim, dim)  # residual connection from the input vector
-        self.taken = nn.Parameter(torch.ones(length))
-        self.strengths = nn.Parameter(torch.ones(length))  # weight of each level in a query's states
+        self.skip = nn.Linear(input_dim, dim) if residual else None
+        self.taken = nn.Parameter(torch.ones(length)) if pursuit else None
+        self.strengths = nn.Parameter(torch.ones(length), requires_grad=strengths)
         self.last_norm = nn.RMSNorm(dim)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-        if input_dim == dim:
-            nn.init.eye_(self.skip.weight)
-        nn.init.zeros_(self.skip.bias)
+        if self.skip is not None:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
+            if input_dim == dim:
+                nn.init.eye_(self.skip.weight)
+            nn.init.zeros_(self.skip.bias)
 
-    @property
-    def length(self) -> int:
-        return len(self.widths)
+    def batch(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **more: Any) -> Any:
         """Load weights; those saved by versions without strengths get strengths of 1."""
         state_dict = {"strengths": torch.ones(self.length)} | dict(state_dict)
         return super().load_state_dict(state_dict, *arguments, **more)
 
-    def begin_with(self, embeddings: np.ndarray, centre: np.ndarray, to_words: np.ndarray | None = None) -> None:
-        """Initialise the model with the word embeddings [words, dim], the mean of the vectors, and the matrix
-        [input_dim, dim] that maps vectors to the space of the words, if they are not in it already."""
+    def begin_with(self, embeddings: np.ndarray, centre: np.ndarray | None = None) -> None:
+        """Initialise the model with the word embeddings [words, dim] and, for the residual connection, the mean of the
+        vectors [input_dim]."""
         with torch.no_grad():
             self.embeddings.copy_(torch.from_numpy(embeddings))
-            if to_words is not None:
-                self.skip.weight.copy_(torch.from_numpy(to_words).T)
-            self.skip.bias.copy_(-(self.skip.weight @ torch.from_numpy(centre)))
+            if self.skip is not None and centre is not None:
+                self.skip.bias.copy_(-(self.skip.weight @ torch.from_numpy(centre)))
 
     @torch.no_grad()
     def begin_strengths(self, vectors: np.ndarray) -> None:
@@ -133,17 +252,14 @@ class LexicalWriter(nn.Module):
     def states(
         self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False, among: Tensor | None = None
     ) -> Tensor:
-        """Hidden states [B, L, dim], scaled by dim^-1/2 as T5 scales them, of texts given as vectors [B, input_dim].
-
-        For documents, the component along a level's most likely word is projected out before the next level, so that
-        the next word differs; queries keep the full state, times the level's strength. With token feedback, a level is
-        fed the previous word of `tokens` [B, L], or by default the most likely word, restricted to the words `among`
-        [B, L, S] of each level if given.
-        """
+        """Hidden states [B, L, dim], scaled by dim^-1/2 as T5 scales them, of texts given as vectors [B, input_dim];
+        see `WordWriter.states`. Documents are read with `pursuit`, queries with `strengths`."""
         memory = self.memory_norm(self.to_memory(vectors).unflatten(-1, (self.slots, -1)))
         crossed = [layer.cross.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
         kept: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.layers]
-        base, x = self.skip(vectors), self.begin.expand(len(vectors), -1)
+        base = 0.0 if self.skip is None else self.skip(vectors)
+        x = self.begin.expand(len(vectors), -1)
+        taken = self.taken if documents else None
         found: list[Tensor] = []
         for level in range(self.length):
             x = (x + self.levels[level]).unsqueeze(1)
@@ -153,78 +269,24 @@ class LexicalWriter(nn.Module):
             state = self.last_norm(whole)
             found.append(state * (1.0 if documents else self.strengths[level]) * state.shape[-1] ** -0.5)
             x = self.fed(state)
-            if documents or self.feedback == "token":
+            if taken is not None or self.feedback == "token":
                 word = self.likeliest(found[-1], None if among is None else among[:, level])
                 if tokens is not None and self.feedback == "token":
                     word = tokens[:, level]
                 embedding = nn.functional.embedding(word, self.embeddings)
-                if documents:
-                    base = base - self.taken[level] * _projection(whole, embedding)
+                if taken is not None:
+                    base = base - taken[level] * _projection(whole, embedding)
                 if self.feedback == "token":
                     x = self.fed(embedding)
         return torch.stack(found, dim=1)
 
-    @torch.no_grad()
-    def likeliest(self, states: Tensor, among: Tensor | None = None) -> Tensor:
-        """The most likely word of each state, [n, dim] -> [n]; of all words, or of its row of `among` [n, S]."""
-        if among is None:
-            return self.logits(states).argmax(-1)
-        some = nn.functional.embedding(among, self.embeddings)  # [n, S, dim]
-        best = (some @ states.unsqueeze(-1)).squeeze(-1).argmax(-1, keepdim=True)
-        return among.gather(-1, best).squeeze(-1)
-
-    def forward(self, vectors: Tensor, tokens: Tensor | None = None, *, documents: bool = False) -> Tensor:
-        """Logits of every level, [B, L, V]."""
-        return self.logits(self.states(vectors, tokens, documents=documents))
-
-    def logits(self, states: Tensor) -> Tensor:
-        """[..., dim] -> [..., V]."""
-        return states @ self.embeddings.T
-
-    # Inference on many texts.
-
-    def read(self, vectors: np.ndarray, documents: bool = False) -> Tensor:
-        """The states of texts, [n, L, dim]."""
-        device = self.embeddings.device
-        blocks = [torch.from_numpy(np.ascontiguousarray(vectors[at : at + BLOCK])) for at in _starts(len(vectors))]
-        with torch.inference_mode():
-            return torch.cat([self.states(block.to(device), documents=documents) for block in blocks])
-
-    def likeliest_words(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `count` most likely words of each level for documents, best first, and their logits: int32 and float32
-        [n, L, count]."""
-        tokens, weights = [], []
-        for at in _starts(len(vectors)):
-            with torch.inference_mode():
-                logits = self.logits(self.read(vectors[at : at + BLOCK], documents=True))
-                best = logits.topk(min(count, logits.shape[-1]), dim=-1)
-            tokens.append(best.indices.int().cpu().numpy())
-            weights.append(best.values.cpu().numpy())
-        return np.concatenate(tokens), np.concatenate(weights)
-
-    # Search. Queries are vectors [B, input_dim], or with hidden feedback their precomputed states [B, L, dim].
-
-    def table(self, queries: Tensor) -> list[Tensor]:
-        """The log-probabilities of every word at every level: one [B, V] per level."""
-        if self.feedback == "token":
-            raise BadSetting("with token feedback there is no table: scores depend on the prefix", "Use beam search.")
-        states = queries if queries.dim() == 3 else self.states(queries)
-        return list(self.logits(states).log_softmax(-1).unbind(1))
-
-    def start(self, queries: Tensor) -> tuple[Written, ChildScores]:
+    def start_fed(self, queries: Tensor) -> tuple[Written, ChildScores]:
         nothing = torch.zeros((len(queries), 1, 0), dtype=torch.long, device=queries.device)
-        if self.feedback == "token":
-            return Written(queries, nothing), TableScores(self._next(queries, nothing[:, 0]), 1)
-        state = Written(self.table(queries), nothing)
-        return state, TableScores(state.read[0], 1)
+        return Written(queries, nothing), TableScores(self._next(queries, nothing[:, 0]), 1)
 
-    def advance(self, state: Written, parents: Tensor, tokens: Tensor) -> ChildScores:
-        before = state.tokens.gather(1, parents.unsqueeze(-1).expand(-1, -1, state.tokens.shape[-1]))
-        state.tokens = torch.cat([before, tokens.unsqueeze(-1)], dim=-1)
-        beams, level = tokens.shape[1], state.tokens.shape[-1]
-        if self.feedback == "hidden":
-            return TableScores(state.read[level], beams)
-        queries = state.read.repeat_interleave(beams, dim=0)
+    def advance_fed(self, state: Written, parents: Tensor, tokens: Tensor) -> ChildScores:
+        state.append(parents, tokens)
+        queries = state.read.repeat_interleave(tokens.shape[1], dim=0)
         return TableScores(self._next(queries, state.tokens.flatten(0, 1)), 1)
 
     def _next(self, queries: Tensor, tokens: Tensor) -> Tensor:
@@ -232,10 +294,6 @@ class LexicalWriter(nn.Module):
         level = tokens.shape[1]
         padded = nn.functional.pad(tokens, (0, self.length - level))
         return self.logits(self.states(queries, padded)[:, level]).log_softmax(-1)
-
-
-def _starts(count: int) -> range:
-    return range(0, max(1, count), BLOCK)
 
 
 def _step(layer: Any, x: Tensor, cross: tuple[Tensor, Tensor], before: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -1,11 +1,14 @@
-"""GLEN's two phases of training (Section 3.3): keywords first, then ranking by codes that follow the model."""
+"""GLEN's two phases of training (Section 3.3): keywords first, then ranking by codes that follow the model.
+
+The ranking losses see nothing of a text but its states: `Training.terms_of_states` takes those of a batch.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,26 +27,35 @@ from callslip.methods.glen.equations import (
     pointwise_retrieval,
     relevance,
 )
+from callslip.search.bm25 import WordIndex
 from callslip.training import batches
-from callslip.training.negatives import Answers, number_texts, prefix_negatives
+from callslip.training.examples import Inputs
+from callslip.training.gradcache import in_chunks
+from callslip.training.negatives import Answers, draw, hard_candidates, number_texts, prefix_negatives
 
 if TYPE_CHECKING:
     from callslip.methods.glen.method import GLEN
 
+TOP = 100
+"""Number of BM25's best documents that negatives are drawn from."""
+
 
 @dataclass
 class LabelledTexts:
-    """What is trained on: example i is the text `text[i]` (a row of `vectors`) and the document `row[i]`."""
+    """What is trained on: example i is the text `text[i]` (a row of `inputs`) and the document `row[i]`."""
 
-    vectors: np.ndarray
+    inputs: Inputs
     text: np.ndarray
     row: np.ndarray
     answers: Answers
+    candidates: np.ndarray | None = None
+    """BM25's best documents of each text, [texts, top], where negatives are drawn from them."""
 
 
 @dataclass
 class EpochState:
-    """What an epoch of the refinement goes by: the temperature, each document's likeliest words and its negatives."""
+    """What an epoch of the refinement goes by: the temperature, each document's likeliest words, and the negatives of
+    each document or, by BM25, of each text."""
 
     temperature: float = HARD
     words: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -55,7 +67,7 @@ class Training:
 
     def __init__(self, index: GLEN, corpus: Corpus) -> None:
         self.index, self.settings, self.model = index, index.settings, index.model
-        self.documents, self.doc_ids = index.vectors, corpus.doc_ids
+        self.documents, self.doc_ids = index.document_inputs(corpus.documents), corpus.doc_ids
         self.device = self.model.embeddings.device
         self.texts = self.labelled(corpus)
 
@@ -69,11 +81,26 @@ class Training:
             rows += range(len(corpus))
         distinct, text = number_texts(texts)
         row = np.array(rows, dtype=np.int64)
-        # Documents keep the vectors of documents; an encoder may want another prompt before queries.
-        vectors, asked = np.empty((len(distinct), self.documents.shape[1]), np.float32), np.unique(text[: len(pairs)])
-        vectors[text[len(pairs) :]] = self.documents[row[len(pairs) :]]
-        vectors[asked] = self.index.texts.training([distinct[number] for number in asked])
-        return LabelledTexts(vectors, text, row, Answers(text, row, len(corpus)))
+        inputs = self.inputs_of(distinct, text, row, len(pairs))
+        answers = Answers(text, row, len(corpus))
+        mined = None
+        if self.settings.negatives_by == "bm25" and self.settings.negatives and self.settings.epochs:
+            words = WordIndex().index([document.content for document in corpus])
+            mined = hard_candidates(words.sparse_scores_of(distinct), answers, TOP)
+        return LabelledTexts(inputs, text, row, answers, mined)
+
+    def inputs_of(self, distinct: list[str], text: np.ndarray, row: np.ndarray, pairs: int) -> Inputs:
+        """The distinct texts as the model reads them. The examples after the first `pairs` are documents, which are
+        read as such: an encoder may want another prompt before queries, or document vectors may be given."""
+        asked = np.unique(text[:pairs])
+        read = self.index.reader.text_inputs([distinct[number] for number in asked])
+        place = np.zeros(len(distinct), np.int64)
+        place[text[pairs:]] = row[pairs:] + len(asked)
+        place[asked] = np.arange(len(asked))
+        if isinstance(self.documents, np.ndarray):
+            return np.concatenate([read, self.documents])[place]
+        both = [*read, *self.documents]
+        return [both[number] for number in place]
 
     def learn_keywords(self, codes: np.ndarray) -> None:
         """Phase one: write the keywords of the document, from its text or from a query of it (Eq. 4)."""
@@ -82,8 +109,8 @@ class Training:
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             code = keyword[texts.row[chosen]].to(self.device)
             query, document = (
-                with_noise(self.index.reader.batch(vectors), s.noise)
-                for vectors in (texts.vectors[texts.text[chosen]], self.documents[texts.row[chosen]])
+                with_noise(self.index.reader.batch(inputs, rows), s.noise)
+                for inputs, rows in ((texts.inputs, texts.text[chosen]), (self.documents, texts.row[chosen]))
             )
             return {
                 "query keywords": keyword_loss(self.model(query, code), code),
@@ -102,54 +129,82 @@ class Training:
 
         def objective(chosen: np.ndarray, progress: float) -> dict[str, Tensor]:
             text, row = texts.text[chosen], texts.row[chosen]
-            distinct, place = np.unique(np.concatenate([row, state.negatives[row].ravel()]), return_inverse=True)
+            hard = state.negatives[row if texts.candidates is None else text]
+            distinct, place = np.unique(np.concatenate([row, hard.ravel()]), return_inverse=True)
             positives = torch.from_numpy(texts.answers.among(text, distinct)).to(self.device)
-            query, docs = with_noise(batch(texts.vectors[text]), s.noise), batch(self.documents[distinct])
-            words = None if s.support is None else batch(state.words[distinct].astype(np.int64))
+            words = None
+            if s.support is not None:
+                words = torch.from_numpy(state.words[distinct].astype(np.int64)).to(self.device)
+            query, docs = with_noise(batch(texts.inputs, text), s.noise), batch(self.documents, distinct)
             own = torch.from_numpy(place[: len(row)])
             return self.ranking_terms(query, docs, own, positives, words, state.temperature)
 
         self.train(objective, s.epochs, s.learning_rate, "refining codes", renew)
 
     def words_and_negatives(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The documents' likeliest words as the model has them when an epoch begins, and their negatives by the codes
-        that these are; a resumed fit reads both from the checkpoints."""
-        kept, name = self.index.checkpoints, f"refining codes: epoch {epoch}"
+        """The documents' likeliest words as the model has them when an epoch begins, and the negatives by the codes
+        that these are; a resumed fit reads both from the checkpoints. No words, if nothing goes by them."""
+        s, kept, name = self.settings, self.index.checkpoints, f"refining codes: epoch {epoch}"
         held = kept.recall(name) if kept is not None else None
         if held is None:
-            words = self.model.likeliest_words(self.documents, self.settings.support or 1)[0]
-            held = {"words": words, "negatives": self.negatives(words[:, :, 0], epoch)}
+            words = np.zeros((len(self.doc_ids), s.length, 0), np.int32)
+            if s.support is not None or (s.negatives and s.negatives_by == "prefix"):
+                words = self.model.likeliest_words(self.documents, s.support or 1)[0]
+            held = {"words": words, "negatives": self.negatives(words, epoch)}
             if kept is not None:
                 kept.remember(name, **held)
         return held["words"], held["negatives"]
 
-    def negatives(self, codes: np.ndarray, epoch: int) -> np.ndarray:
-        """Hard negatives of each document, [N, negatives]: documents that share a prefix of its code, or random
-        ones."""
+    def negatives(self, words: np.ndarray, epoch: int) -> np.ndarray:
+        """Hard negatives of each document, [N, negatives]: documents that share a prefix of its code (the first of its
+        likeliest `words` [N, L, S]), or random ones; by BM25, hard negatives of each text, [texts, negatives]."""
         s, count = self.settings, len(self.doc_ids)
         rng = np.random.default_rng([s.seed, 1, epoch])
-        if s.negatives_by == "random":
+        if self.texts.candidates is not None:
+            return draw(self.texts.candidates, s.negatives, count, rng)
+        if s.negatives_by == "random" or not s.negatives:
             return rng.integers(0, count, (count, s.negatives))
-        return prefix_negatives(Identifiers(self.doc_ids, codes), s.negatives, rng)
+        return prefix_negatives(Identifiers(self.doc_ids, words[:, :, 0]), s.negatives, rng)
 
     def ranking_terms(
-        self, query: Tensor, docs: Tensor, own: Tensor, positives: Tensor, words: Tensor | None, temperature: float
+        self, query: Any, docs: Any, own: Tensor, positives: Tensor, words: Tensor | None, temperature: float
     ) -> dict[str, Tensor]:
-        """Eq. 8 for queries [Bq, dim] and documents [Bd, dim]; `own` [Bq] is each query's document, `positives`
-        [Bq, Bd] marks all that answer it, `words` [Bd, L, S] are the documents' likeliest."""
+        """Eq. 8 for Bq queries and Bd documents; `own` [Bq] is each query's document, `positives` [Bq, Bd] marks all
+        that answer it, `words` [Bd, L, S] are the documents' likeliest."""
+        size = self.settings.micro_batch
+        h_query = in_chunks(self.model.states, query, size)
+        if words is None:
+            h_doc = in_chunks(lambda some: self.model.states(some, documents=True), docs, size)
+        else:
+            read = lambda some, among: self.model.states(some, documents=True, among=among)  # noqa: E731
+            h_doc = in_chunks(read, (docs, words), size)
+        again = (lambda code: self.model.states(query, code)) if self.settings.feedback == "token" else None
+        return self.terms_of_states(h_query, h_doc, own, positives, words, temperature, again)
+
+    def terms_of_states(
+        self,
+        h_query: Tensor,
+        h_doc: Tensor,
+        own: Tensor,
+        positives: Tensor,
+        words: Tensor | None,
+        temperature: float,
+        forced: Callable[[Tensor], Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Eq. 8, given the states of queries [Bq, L, D] and documents [Bd, L, D]. Where words are fed back, `forced`
+        gives the queries' states under teacher forcing of a code."""
         s, model, terms = self.settings, self.model, {}
-        h_query, h_doc = model.states(query), model.states(docs, documents=True, among=words)
+        embeddings = model.embeddings
         if s.pairwise_weight:
-            r_doc = identifier_embedding(h_doc, model.embeddings, temperature, words)
+            r_doc = identifier_embedding(h_doc, embeddings, temperature, words)
             scores = relevance(h_query, r_doc) / s.ranking_temperature
             terms["pairwise"] = s.pairwise_weight * pairwise_ranking(scores, positives)
         if s.pointwise_weight:
             h_doc = h_doc[own]
             code = model.logits(h_doc.detach()).argmax(-1)
-            if s.feedback == "token":
-                h_query = model.states(query, code)  # teacher forcing
-            w_query, w_doc = (identifier_weights(h, model.embeddings, code) for h in (h_query, h_doc))
-            loss = pointwise_retrieval(model.logits(h_query), code, w_query, w_doc, s.distance_weight)
+            h_query = h_query if forced is None else forced(code)
+            w_query, w_doc = (identifier_weights(h, embeddings, code) for h in (h_query, h_doc))
+            loss = pointwise_retrieval(model.logits(h_query), code, w_query, w_doc)
             terms["pointwise"] = s.pointwise_weight * loss
         return terms
 
@@ -172,4 +227,4 @@ class Training:
                 self.model.train()
             return itertools.islice(batches.shuffled(count, s.batch_size, s.seed, epoch), steps)
 
-        self.index.train(epoch_batches, objective, steps, epochs, phase, learning_rate=rate, share=None)
+        self.index.train(epoch_batches, objective, steps, epochs, phase, learning_rate=rate)

@@ -9,12 +9,13 @@ In the paper's order: `settings`, `equations`, `model`, `training`, and `method`
 
 from callslip.methods.tied_atomic.equations import contrastive, margin_mse
 from callslip.methods.tied_atomic.method import TiedAtomic
-from callslip.methods.tied_atomic.model import TiedReader
+from callslip.methods.tied_atomic.model import T5State, TiedReader
 from callslip.methods.tied_atomic.settings import TiedAtomicSettings
 from callslip.methods.tied_atomic.training import ScoredTexts, Training
 
 __all__ = [
     "ScoredTexts",
+    "T5State",
     "TiedAtomic",
     "TiedAtomicSettings",
     "TiedReader",

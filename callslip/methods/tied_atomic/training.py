@@ -1,4 +1,7 @@
-"""Training of Tied-Atomic: contrastive with BM25 and in-batch negatives, and MarginMSE with a teacher."""
+"""Training of Tied-Atomic: contrastive with BM25 and in-batch negatives, and MarginMSE with a teacher.
+
+The losses see nothing of a text but its state: `Training.terms` takes the states of a batch's queries and documents.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from callslip.corpus.documents import Corpus, Pair
 from callslip.index.readers import with_noise
 from callslip.methods.tied_atomic.equations import contrastive, margin_mse
 from callslip.training import batches
+from callslip.training.examples import Inputs
+from callslip.training.gradcache import in_chunks
 from callslip.training.loop import train
 from callslip.training.margins import products, scores_at
 from callslip.training.negatives import Answers, draw, hard_candidates, number_texts
@@ -26,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScoredTexts:
-    """What is trained on: example i is the text `text[i]` (a row of `vectors`) and the document `row[i]`."""
+    """What is trained on: example i is the text `text[i]` (a row of `inputs`) and the document `row[i]`."""
 
-    vectors: np.ndarray
+    inputs: Inputs
     text: np.ndarray
     row: np.ndarray
     answers: Answers
@@ -41,25 +46,25 @@ class ScoredTexts:
 
 
 class Training:
-    """One training, for an index that is being built. `documents` are the encoder's vectors, [N, dim]."""
+    """One training, for an index that is being built. `documents` are those of the corpus, as the model reads them."""
 
-    def __init__(self, index: TiedAtomic, documents: np.ndarray, teacher: CrossEncoder | None) -> None:
+    def __init__(self, index: TiedAtomic, documents: Inputs, teacher: CrossEncoder | None) -> None:
         self.index, self.settings, self.documents, self.teacher = index, index.settings, documents, teacher
 
     # Examples.
 
     def examples(self, corpus: Corpus, pairs: Sequence[Pair]) -> ScoredTexts:
-        """The pairs with their vectors, BM25's hard negatives, and the teacher's margins of some of them."""
+        """The pairs as the model reads them, BM25's hard negatives, and the teacher's margins of some of them."""
         from callslip.search.bm25 import WordIndex
 
         s, row_of = self.settings, corpus.rows()
         texts, text = number_texts([pair.query for pair in pairs])
         row = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        vectors = self.index.texts.training(texts)
+        inputs = self.index.reader.text_inputs(texts)
         words = WordIndex().index([document.content for document in corpus])
         answers = Answers(text, row, len(corpus))
-        candidates = hard_candidates(words.scores_of(texts), answers, s.negatives_from)
-        examples = ScoredTexts(vectors, text, row, answers, candidates)
+        candidates = hard_candidates(words.sparse_scores_of(texts), answers, s.negatives_from)
+        examples = ScoredTexts(inputs, text, row, answers, candidates)
         if s.teacher is not None:
             rng = np.random.default_rng([s.seed, 1])
             judged = draw(candidates[text], s.teacher_negatives, len(corpus), rng)
@@ -78,8 +83,9 @@ class Training:
             asked = [texts[n] for n in np.repeat(examples.text, rows.shape[1])]
             return self.teacher.scores(asked, [contents[n] for n in rows.flat]).reshape(rows.shape)
         if self.settings.teacher == "dense":
-            return products(examples.vectors[examples.text], self.documents, rows)
-        return scores_at(words.scores_of(texts), examples.text, rows)
+            documents = self.index.texts.documents(corpus, "encoding documents")
+            return products(self.index.texts.training(texts)[examples.text], documents, rows)
+        return scores_at(words.sparse_scores_of(texts), examples.text, rows)
 
     def margin_scale(self, examples: ScoredTexts) -> float:
         """The factor that brings a teacher's margins to the scale of the model's: dot products over the temperature."""
@@ -88,7 +94,8 @@ class Training:
             return s.teacher_scale
         assert examples.judged is not None and examples.margins is not None
         rows = np.concatenate([examples.row[:, None], examples.judged], axis=1)
-        scores = products(examples.vectors[examples.text], self.documents, rows)
+        texts, documents = self.index.project(examples.inputs), self.index.project(self.documents)
+        scores = products(texts[examples.text], documents, rows)
         untrained = float(np.std(scores[:, :1] - scores[:, 1:])) / s.temperature
         return untrained / max(float(np.std(examples.margins)), 1e-9)
 
@@ -105,7 +112,11 @@ class Training:
             epochs=s.epochs,
             steps_per_epoch=batches.steps(len(examples.text), s.batch_size),
             learning_rate=s.learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=s.weight_decay,
+            share=lambda parameter: index.reader.learning_share(parameter, s.learning_rate),
+            autocast="autocast" in s.save_memory,
             phase="training the decoder",
             checkpoints=index.checkpoints,
             generators=[rng],
@@ -123,20 +134,28 @@ class Training:
             margins = torch.from_numpy(examples.margins[chosen][pick]).to(device)
         rows = np.concatenate([row, hard.ravel(), taught])
         distinct, place = np.unique(rows, return_inverse=True)  # a document is read once per step
-        query = self.states(examples.vectors[text])
-        read = self.states(self.documents[distinct])[torch.from_numpy(place)]
-        positive, rest, negative = read.split([len(row), hard.size, len(taught)])
+        query = self.states(examples.inputs, text)
+        read = self.states(self.documents, distinct)[torch.from_numpy(place)]
+        known = torch.from_numpy(examples.answers.among(text, rows[: len(row) + hard.size])).to(device)
+        return self.terms(query, read, known, margins)
+
+    def terms(
+        self, query: Tensor, documents: Tensor, known: Tensor, margins: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The losses, given the states of B queries [B, D], and of the documents of the step, [n, D]: the B positives,
+        B · `negatives` hard negatives and, with the teacher's `margins` [B], one more negative of each query. `known`
+        marks the positives and hard negatives that answer each query."""
+        s, count = self.settings, len(query)
+        positive, rest, negative = documents.split([count, count * s.negatives, count if margins is not None else 0])
         terms = {}
         if s.contrastive_weight:
-            known = torch.from_numpy(examples.answers.among(text, rows[: len(row) + hard.size])).to(device)
-            rest = rest.reshape(len(row), s.negatives, read.shape[1])
+            rest = rest.reshape(count, s.negatives, documents.shape[1])
             terms["contrastive"] = s.contrastive_weight * contrastive(query, positive, rest, s.temperature, known)
         if margins is not None:
             terms["margin"] = s.teacher_weight * margin_mse(query / s.temperature, positive, negative, margins)
         return terms
 
-    def states(self, vectors: np.ndarray) -> Tensor:
-        """The model's states of texts in training, given the encoder's vectors."""
-        device = next(self.index.model.parameters()).device
-        given = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
-        return self.index.model(with_noise(given, self.settings.noise))
+    def states(self, inputs: Inputs, rows: np.ndarray) -> Tensor:
+        """The model's states of some texts in training, [n, D]."""
+        batch = with_noise(self.index.reader.batch(inputs, rows), self.settings.noise)
+        return in_chunks(self.index.states, batch, self.settings.micro_batch)

@@ -33,7 +33,7 @@ class TextItems:
 
     def vectors(self) -> np.ndarray:
         """The vectors that items are clustered by, [N, dim]."""
-        return self.index.vectors
+        return self.index.vectors if self.index.vectors.shape[1] else self.index.reader.dense(self.inputs)
 
 
 class LogItems:

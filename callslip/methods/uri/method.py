@@ -14,10 +14,10 @@ from callslip.identifiers import levels_for
 from callslip.identifiers.levels import renamed
 from callslip.identifiers.table import Identifiers
 from callslip.index.generative import GenerativeRetriever
-from callslip.index.readers import ReadQuery
+from callslip.index.readers import HistoryReader, ReadQuery
 from callslip.methods.uri.items import new_items
 from callslip.methods.uri.model import UnifiedWriter
-from callslip.methods.uri.ranker import RANKER, TextRanker
+from callslip.methods.uri.ranker import RANKER, OwnRanker, TextRanker
 from callslip.methods.uri.settings import PRESETS, URISettings
 from callslip.methods.uri.training import Indexer, Training
 from callslip.runtime.seeds import seeded
@@ -50,9 +50,21 @@ class URI(GenerativeRetriever):
             training.log_codes(codes, widths)
             self.identifiers = Identifiers(corpus.doc_ids, codes)
             training.learn_to_write(codes)
-            if not self.reader.histories:
-                self.ranker = TextRanker(self.vectors.shape[1])
-                self.ranker.train(self, corpus, training.examples)
+            self.train_ranker(corpus, training)
+
+    def train_ranker(self, corpus: Corpus, training: Training) -> None:
+        """Section 4.3: the ranker, once the decoder is trained. Histories have one only if it has its own encoder."""
+        if isinstance(self.reader, HistoryReader):
+            if self.settings.ranker_encoder == "own":
+                self.reader.new_ranking_encoder(self)
+                OwnRanker(self, self.reader).train(training.examples)
+        elif self.asks_vectors:
+            self.ranker = TextRanker(self.vectors.shape[1])
+            self.ranker.train(self, corpus, training.examples)
+
+    @property
+    def codes_of_vectors(self) -> bool:
+        return False
 
     def history_writer(self, encoder: HistoryEncoder, writer: CodeWriter) -> UnifiedWriter:
         return UnifiedWriter(encoder, writer)
@@ -72,10 +84,16 @@ class URI(GenerativeRetriever):
         super().save_files(folder)
         if self.ranker is not None:
             self.ranker.save(folder)
+        if isinstance(self.reader, HistoryReader) and self.reader.ranking_encoder is not None:
+            OwnRanker(self, self.reader).save(folder)
 
     def load_files(self, folder: Path) -> None:
         super().load_files(folder)
         self.ranker = None
         if (folder / RANKER).exists():
+            if isinstance(self.reader, HistoryReader):
+                self.reader.new_ranking_encoder(self)
+                OwnRanker(self, self.reader).load(folder)
+                return
             self.ranker = TextRanker(self.vectors.shape[1])
             self.ranker.load(folder)

@@ -1,14 +1,15 @@
 """URI's ranker (Section 4.3): inner products of queries and items order the documents of the beam's buckets.
 
 For texts it is a linear map of the encoder's vectors, trained once the codes are frozen. For histories it is the
-history encoder itself, trained together with the decoder that reads the same encoder.
+history encoder itself, trained together with the decoder that reads the same encoder; or, as in the paper, an encoder
+of its own, trained after the decoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from callslip.index.readers import with_noise
 from callslip.methods.uri.equations import ranking
 from callslip.methods.uri.model import Ranker
-from callslip.training.examples import Examples, TextExamples
+from callslip.training.examples import Examples, HistoryExamples, TextExamples
 from callslip.training.item_ranking import no_negatives, ranking_term
 from callslip.training.loop import train
 from callslip.training.losses import sampled_softmax
@@ -26,7 +27,8 @@ from callslip.training.negatives import Siblings
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
-    from callslip.decoders.histories import Read
+    from callslip.decoders.histories import HistoryEncoder, ItemTable, Read
+    from callslip.index.readers import HistoryReader
     from callslip.methods.uri.method import URI
 
 RANKER = "ranker.safetensors"
@@ -81,6 +83,8 @@ class TextRanker:
             epochs=s.ranker_epochs,
             steps_per_epoch=len(examples),
             learning_rate=s.ranker_learning_rate,
+            schedule=s.schedule,
+            warmup=s.warmup,
             weight_decay=s.weight_decay,
             phase="training the ranker",
             log=index.log,
@@ -92,7 +96,7 @@ class TextRanker:
         if isinstance(examples.inputs, np.ndarray):
             return examples
         pairs = index.training_pairs(corpus)
-        vectors = index.texts.training([pair.query for pair in pairs])
+        vectors = index.texts.training(pairs.texts)
         return TextExamples(vectors, examples.rows[: len(pairs)], index.settings.batch_size)
 
     def scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -109,8 +113,13 @@ class TextRanker:
 class HistoryRanker:
     """The inner products of history and item vectors, as terms of the decoder's training."""
 
-    def __init__(self, index: URI) -> None:
-        self.index, self.settings = index, index.settings
+    def __init__(self, index: URI, encoder: HistoryEncoder | None = None) -> None:
+        self.index, self.settings, self._encoder = index, index.settings, encoder
+
+    @property
+    def items(self) -> ItemTable:
+        """The item vectors that are trained: those of the decoder's encoder, unless another one is given."""
+        return self.index.model.items if self._encoder is None else self._encoder.items
 
     def warm_up(self, examples: Examples) -> None:
         """Train the ranker alone, before the first level."""
@@ -131,12 +140,48 @@ class HistoryRanker:
         """The loss of the items `rows` against random items that the batch shares, or against all."""
         negatives = 0 if self.settings.ranker_softmax == "full" else self.settings.ranker_negatives
         target = torch.from_numpy(rows).to(query.vector.device)
-        return ranking_term(query, target, self.index.model.items, negatives)
+        return ranking_term(query, target, self.items, negatives)
 
     def own_negatives(self, query: Read, rows: np.ndarray, others: np.ndarray) -> Tensor:
         """The loss of the items `rows` against negatives [n, M] of their own, if the settings give them any."""
         if self.settings.ranker_softmax != "sampled":
             return self.shared_negatives(query, rows)
         own, drawn = (torch.from_numpy(part).to(query.vector.device) for part in (rows, others))
-        compared = self.index.model.items(torch.cat([own[:, None], drawn], dim=1) + 1)
+        compared = self.items(torch.cat([own[:, None], drawn], dim=1) + 1)
         return ranking(query.vector, compared, no_negatives(query, drawn, own))
+
+
+class OwnRanker:
+    """Trains, saves and loads the encoder of histories that a reader ranks with and that the decoder does not read."""
+
+    def __init__(self, index: URI, reader: HistoryReader) -> None:
+        assert reader.ranking_encoder is not None
+        self.index, self.settings, self.encoder = index, index.settings, reader.ranking_encoder
+
+    def train(self, examples: Examples) -> None:
+        s, index, loss = self.settings, self.index, HistoryRanker(self.index, self.encoder)
+
+        def objective(batch: tuple[np.ndarray, np.ndarray], progress: float) -> dict[str, Tensor]:
+            read = cast(HistoryExamples, examples).read(self.encoder, batch[0])
+            return {"ranking": loss.own_negatives(read, examples.rows_of(batch[0]), batch[1])}
+
+        train(
+            self.encoder,
+            lambda epoch: with_negatives(index, examples, epoch),
+            objective,
+            epochs=s.ranker_epochs,
+            steps_per_epoch=len(examples),
+            learning_rate=s.ranker_learning_rate,
+            weight_decay=lambda name: s.decay_of(name, s.weight_decay),
+            phase="training the ranker",
+            log=index.log,
+            checkpoints=index.checkpoints,
+        )
+        index.reader.forget_vectors()
+
+    def save(self, folder: Path) -> None:
+        save_file({k: v.contiguous().cpu() for k, v in self.encoder.state_dict().items()}, folder / RANKER)
+
+    def load(self, folder: Path) -> None:
+        self.encoder.load_state_dict(load_file(folder / RANKER))
+        self.encoder.eval()

@@ -14,8 +14,9 @@ from callslip.settings import check_positive, check_range, check_share
 class URISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
     """URI's own: the codes, the training of a level, the ranker, and the parts that can be left out."""
 
-    codes: Literal["learned", "random"] = "learned"
-    """`learned` codes, or `random` ones as a control, which have the final phase and the ranker only."""
+    codes: Literal["learned", "em", "random"] = "learned"
+    """`learned` codes; those of the explicit `em` algorithm, from the train queries and their items alone; or `random`
+    ones as a control. The latter two have the final phase and the ranker only."""
     width: int = 32
     """Tokens per level (K)."""
     length: int | None = None
@@ -53,10 +54,13 @@ class URISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     (`chance`). auto is clusters for logs, whose item vectors the warm-up has trained, and parted for texts."""
     renaming: Literal["none", "uniform", "by-prefix"] = "none"
     """Random renaming of the last level's tokens, as a control: the same everywhere (`uniform`), or per prefix."""
+    ranker_encoder: Literal["shared", "own"] = "shared"
+    """With histories: the ranker shares the encoder of histories with the decoder and is trained with it (`shared`), or
+    has its `own` and is trained after the decoder, as in the paper."""
     ranker_epochs: int = 5
-    """With texts: epochs of the ranker; 0 keeps the encoder's own inner product."""
+    """With texts, or with an own encoder: epochs of the ranker; 0 keeps the encoder's own inner product."""
     ranker_learning_rate: float = 1e-3
-    """With texts: peak learning rate of the ranker."""
+    """With texts, or with an own encoder: peak learning rate of the ranker."""
     ranker_softmax: Literal["sampled", "shared", "full"] = "sampled"
     """Negatives of the ranker: `sampled` (`random_negatives` and `hard_negatives` per pair), `shared`
     (`ranker_negatives` random items per batch), or `full` (all items)."""
@@ -93,7 +97,9 @@ class URISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"epochs": 4, "level_epochs": 1, "ranker_epochs": 2},
     "random": {"codes": "random"},
+    "em": {"codes": "em"},
     "no-adaptive": {"adaptive": False},
     "no-hard-negatives": {"hard_negatives": 0, "random_negatives": 10},
 }
-"""A quick preset, random codes as a control, and presets that leave one part of the paper out."""
+"""A quick preset, random codes as a control, codes of the explicit EM, and presets that leave one part of the paper
+out."""

@@ -15,19 +15,20 @@ from torch.nn import functional
 from callslip.identifiers import random_codes
 from callslip.identifiers.balancing import balanced_assignment
 from callslip.identifiers.levels import level_figures, prefix_groups
+from callslip.identifiers.makers import code_maker
+from callslip.identifiers.partition_em import recovered, recovery_queries, relations_of
 from callslip.identifiers.partitions import even_clusters, parting_scores
 from callslip.identifiers.quality import average_partition_entropy
 from callslip.methods.uri.equations import balance, commitment, cross_entropy, e_step, m_step, memory
 from callslip.methods.uri.items import Items, items_of
 from callslip.methods.uri.ranker import HistoryRanker, with_negatives
 from callslip.training import batches
+from callslip.training.gradcache import in_chunks
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
     from callslip.methods.uri.method import URI
 
-BLOCK = 2048
-"""Items per forward pass outside of training."""
 PIECE = 4
 """Random items of one prefix in a batch, for each token of a level."""
 
@@ -41,9 +42,9 @@ class Indexer:
     def states(self, codes: np.ndarray) -> Iterator[Tensor]:
         """The decoder's states of items after their tokens so far, [N, l - 1], in blocks."""
         model = self.index.model.eval()
-        device = next(model.parameters()).device
-        for start in range(0, len(self.items), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(self.items)))
+        device, size = next(model.parameters()).device, self.index.reader.block
+        for start in range(0, len(self.items), size):
+            rows = np.arange(start, min(start + size, len(self.items)))
             prefix = torch.from_numpy(codes[rows]).to(device)
             with torch.no_grad():
                 yield model.hidden(self.items.batch(rows), prefix)[:, -1]
@@ -71,7 +72,8 @@ class Training:
         self.items = items_of(index, list(corpus))
         self.indexer = Indexer(index, self.items)
         self.positives = positives_of(corpus, index.reader.histories)
-        self.ranker = HistoryRanker(index) if index.reader.histories else None
+        shared = index.reader.histories and self.settings.ranker_encoder == "shared"
+        self.ranker = HistoryRanker(index) if shared else None
 
     # Learning the codes.
 
@@ -80,6 +82,10 @@ class Training:
         s, count = self.settings, len(self.items)
         if s.codes == "random":
             return random_codes(count, length, s.width, seed=s.seed)
+        if s.codes == "em":
+            maker = code_maker("partition-em", length=length, width=s.width, seed=s.seed)
+            relations = relations_of(self.positives, count)
+            return self.index.computed_once("codes by EM", lambda: maker.fit(relations)).astype(np.int64)
         if self.ranker is not None:
             self.ranker.warm_up(self.examples)
         codes = np.zeros((count, 0), np.int64)
@@ -220,7 +226,7 @@ class Training:
     def logits(self, inputs: Any, prefix: Tensor) -> list[Tensor]:
         """Logits of the levels so far and of the next, given the tokens before."""
         model = self.index.model
-        states = model.hidden(inputs, prefix)
+        states = in_chunks(model.hidden, (inputs, prefix), self.index.micro_batch)
         return [model.heads[level](states[:, level]) for level in range(states.shape[1])]
 
     # The final phase.
@@ -228,7 +234,7 @@ class Training:
     def learn_to_write(self, codes: np.ndarray) -> None:
         """Memory of whole codes, of queries and of items (texts are among the queries already); with histories, the
         ranker, too, which shares their encoder."""
-        if self.ranker is None:
+        if not self.index.reader.histories:
             return self.index.train_model(self.examples, codes)
         s, index, ranker, examples = self.settings, self.index, self.ranker, self.examples
         y, device = torch.from_numpy(codes.astype(np.int64)), next(index.model.parameters()).device
@@ -239,12 +245,14 @@ class Training:
             terms = index.terms(read, code)
             if s.memory_weight:
                 terms["items"] = s.memory_weight * memory(index.model(self.items.batch(rows), code), code)
-            if s.ranker_weight:
+            if ranker is not None and s.ranker_weight:
                 terms["ranking"] = s.ranker_weight * ranker.own_negatives(read, rows, batch[1])
             return terms
 
         def drawn(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            return with_negatives(index, examples, epoch)
+            if ranker is not None:
+                return with_negatives(index, examples, epoch)
+            return ((numbers, np.zeros((0, 0), np.int64)) for numbers in examples.order(s.seed, epoch))
 
         index.train(drawn, objective, len(examples), s.epochs, "training the decoder")
         index.reader.forget_vectors()
@@ -263,7 +271,21 @@ class Training:
         chance = self.entropy(random_codes(len(codes), len(widths), widths, seed=self.settings.seed))
         figures = {f"{name}_random": value for name, value in chance.items()} | self.entropy(codes)
         count = len(np.unique(codes, axis=0))
+        figures |= self.recovery(codes[:, 0], widths[0])
         self.index.log.add(phase="codes", epoch=0, seconds=0.0, unique_codes=count, **figures)
+
+    def recovery(self, tokens: np.ndarray, k: int) -> dict[str, float]:
+        """Theorem 1 on the first level: the numbers of the theorem, the queries it asks for, and the share of items
+        whose token the greedy algorithm finds again."""
+        relations = relations_of([some for some in self.positives if len(some)], len(tokens))
+        queries, density = relations.shape[1], relations.nnz / max(1, np.prod(relations.shape))
+        if not queries or not 0 < density < 1:
+            return {}
+        return {
+            "queries": queries, "items": len(tokens), "tokens": k, "density": round(float(density), 8),
+            "queries_needed": round(recovery_queries(len(tokens), k, float(density)), 1),
+            "recovered": round(recovered(relations, tokens, k), 4),
+        }  # fmt: skip
 
 
 def positives_of(corpus: Corpus, histories: bool) -> list[np.ndarray]:
