@@ -54,6 +54,12 @@ weights: $(VENV)/test.stamp
 	$(WEIGHTS) -r weights-t5.txt -r weights-rerank.txt
 	$(DROP_MORE_CODE)
 
+# Before a release: the adapters with every library they adapt to, the wheel and the sdist. 634 MB more than `make test`.
+.PHONY: test-adapters
+test-adapters: $(VENV)/test.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[adapters,ship]'
+	$(BIN)/python -m pytest -p no:benchmark tests/adapters tests/index/test_given.py tests/test_shipping.py tests/test_docs.py
+
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from callslip.api import compare, evaluate, fit, learn, load
+    from callslip.api import codes, compare, evaluate, fit, learn, load
     from callslip.corpus.documents import Corpus, Document, Query
     from callslip.corpus.load import load_corpus
     from callslip.errors import CallslipError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from callslip.search.hits import Hit, Hits
 
 _WHERE = {
+    "codes": "callslip.api",
     "fit": "callslip.api",
     "learn": "callslip.api",
     "load": "callslip.api",
@@ -56,6 +57,7 @@ __all__ = [
     "Range",
     "Retriever",
     "__version__",
+    "codes",
     "compare",
     "evaluate",
     "fit",

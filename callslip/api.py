@@ -11,15 +11,19 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import LOG_CONTROLS, TEXT_CONTROLS, default_for, find, make, make_saved
+from callslip.methods import DEFAULT_CODES, LOG_CONTROLS, TEXT_CONTROLS, default_for, find, make, make_saved
 from callslip.runtime import consent
+from callslip.storage import hub
 from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import SkippedLines
+    from callslip.encoders.given import Encode
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
+    from callslip.index.code_table import CodeTable
+    from callslip.index.given import Vectors
     from callslip.index.retriever import Learned
     from callslip.storage.check import Checked
     from callslip.training.checkpoints import Checkpoints
@@ -36,17 +40,23 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
 
 def fit(
     corpus: Corpus | str | Path | Iterable[Document],
-    method: str | Retriever | None = None,
+    method: str | type[Retriever] | Retriever | None = None,
     out: str | Path | None = None,
     *,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
+    vectors: Vectors | None = None,
+    query_vectors: Vectors | Encode | None = None,
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
-    `method` is a name, or an unfitted retriever with its settings; None is the default for this corpus. With
-    `checkpoints` the training is saved at intervals; they are removed once the index is saved.
+    `method` is a name, a class of one's own, or an unfitted retriever with its settings; None is the default for this
+    corpus. With `checkpoints` the training is saved at intervals; they are removed once the index is saved.
+
+    `vectors` are used in place of the encoder's: an array in the order of the documents, a mapping by doc_id, or a .npy
+    or .parquet file. Queries are then encoded by the setting `encoder`, which must be the one that made them, or come
+    with `query_vectors`: the same kinds, by query_id, or a callable that takes a list of texts.
     """
     if isinstance(method, Retriever):
         if settings or preset:
@@ -57,7 +67,12 @@ def fit(
         retriever = make(method or default_for(as_corpus(corpus)), settings, preset=preset)
     if out is not None:
         check_writable(out)
-    retriever.fit(as_corpus(corpus), checkpoints)
+    data = as_corpus(corpus)
+    if vectors is not None or query_vectors is not None:
+        from callslip.index.given import give
+
+        give(retriever, data, vectors, query_vectors)
+    retriever.fit(data, checkpoints)
     if out is not None:
         retriever.save(out)
         if checkpoints is not None:
@@ -65,20 +80,34 @@ def fit(
     return retriever
 
 
-def load(path: str | Path, *, store: str | None = None) -> Retriever:
-    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method.
+def load(
+    path: str | Path,
+    *,
+    store: str | None = None,
+    method: type[Retriever] | None = None,
+    vectors: Vectors | None = None,
+    query_vectors: Vectors | Encode | None = None,
+) -> Retriever:
+    """Open a saved index; it lives in its folder from then on. The folder's manifest names the method. An address
+    hf://OWNER/NAME@REVISION is one of the Hugging Face hub, opened read-only.
 
     `store` is the address of the database that the index is known to keep its documents in. A manifest alone is not
-    followed there: see `callslip.runtime.consent`.
+    followed there: see `callslip.runtime.consent`. `method` is the class of an index that was fitted with a class; a
+    manifest cannot have it imported. `query_vectors` are those of queries to come, or a callable, if the index was
+    fitted with given vectors; `vectors`, those of documents to be added.
     """
     if store is not None:
         consent.trust(consent.STORE, store)
-    home = Home.open(path)
+    home = Home.open(hub.fetch_index(str(path)) if hub.is_address(path) else path)
+    if hub.is_address(path):
+        hub.refuse_changes(home, str(path))
     consent.remember_manifest(home.manifest["settings"])
     try:
-        retriever = make_saved(home.manifest["method"], home.manifest["settings"])
+        retriever = make_saved(method or home.manifest["method"], home.manifest["settings"])
     except (BadSetting, UnknownName) as error:
         home.close()
+        if isinstance(error, UnknownName) and error.kind == "method":
+            _refuse_plugin(path, home.manifest)
         version = home.manifest.get("versions", {}).get("callslip", "an unknown version")
         raise CallslipError(
             f"{path} was saved by another version of callslip ({version}), which this one cannot open: {error.problem}",
@@ -92,7 +121,30 @@ def load(path: str | Path, *, store: str | None = None) -> Retriever:
     except Exception as error:  # every hash fits, and what the files say makes no sense: somebody made them by hand
         home.close()
         raise IndexCorrupt(home.snapshot, f"is no index of {retriever.method}: {_said(error)}") from None
+    if vectors is not None or query_vectors is not None:
+        from callslip.index.given import give_more
+
+        give_more(retriever, vectors, query_vectors)
     return retriever
+
+
+def _refuse_plugin(path: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Name the package or class that an index needs, if the manifest says."""
+    plugin, method = manifest.get("plugin"), manifest["method"]
+    if not isinstance(plugin, dict):
+        return
+    cls, package = str(plugin.get("class", "?"))[:200], str(plugin.get("package", ""))[:200]
+    if package and ":" not in method:
+        raise CallslipError(
+            f"{path} was fitted with the method {method!r} of the package {package} {plugin.get('version', '')}, "
+            "which is not installed",
+            f"If you trust it: pip install {package}.",
+        )
+    raise CallslipError(
+        f"{path} was fitted with the class {cls}, which is no installed plugin"
+        + (f" (package {package})" if package else ""),
+        f"Open it with the class: callslip.load(path, method={cls.rpartition(':')[2]}).",
+    )
 
 
 def check(path: str | Path) -> Checked:
@@ -167,7 +219,26 @@ def snapshot(path: str | Path, out: str | Path) -> None:
     """Copy a saved index as it is at one moment, while others search and change it."""
     from callslip.storage.copies import copy_index
 
-    copy_index(path, out)
+    copy_index(hub.fetch_index(str(path)) if hub.is_address(path) else path, out)
+
+
+def push(path: str | Path, name: str, *, private: bool = True, message: str = "") -> str:
+    """Upload a saved index, documents included, to OWNER/NAME on the Hugging Face hub; its address there."""
+    return hub.push_index(path, name, private=private, message=message)
+
+
+def codes(
+    corpus: Corpus | str | Path | Iterable[Document],
+    method: str | type[Retriever] = DEFAULT_CODES,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    vectors: Vectors | None = None,
+) -> CodeTable:
+    """The codes that a method would give the documents, without training a model."""
+    from callslip.index.code_table import code_table
+
+    return code_table(make(method, settings, preset=preset), as_corpus(corpus), vectors)
 
 
 def share(path: str | Path, address: str) -> None:

@@ -86,9 +86,9 @@ def fitted(small_corpus, tmp_path_factory):
             if index.settings.ranking == "code":
                 patch.setattr(GenerativeRetriever, "rank", forbidden)
 
-            def once(self: Any, some: list[str], progress: str) -> np.ndarray:
+            def once(self: Any, some: list[str], progress: str, kind: str) -> np.ndarray:
                 encoded.append(len(some))
-                return cached(self, some, progress)
+                return cached(self, some, progress, kind)
 
             patch.setattr(TextVectors, "cached", once if name in ENCODED else forbidden)
             index.fit(corpus)

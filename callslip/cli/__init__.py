@@ -43,6 +43,7 @@ def register() -> None:
     from callslip.cli import (  # noqa: F401
         add,
         check,
+        codes,
         compact,
         compare,
         delete,
@@ -51,7 +52,9 @@ def register() -> None:
         fit,
         inspect,
         learn,
+        mcp,
         methods,
+        push,
         report,
         search,
         serve,

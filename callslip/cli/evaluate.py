@@ -26,6 +26,7 @@ def evaluate(
     set_: options.SearchSetOption = None,
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
+    query_vectors: options.QueryVectorsOption = None,
     items: options.ItemsOption = None,
     run: Annotated[Path | None, typer.Option("--run", help="File for the hits as a TREC run.")] = None,
     json_: Annotated[
@@ -47,6 +48,10 @@ def evaluate(
     if exact:
         check_decoding(retriever)  # fail before reading a large corpus
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
+    if query_vectors is not None:
+        from callslip.index.given import give_queries
+
+        give_queries(retriever, data, query_vectors)
     report = api.evaluate(
         retriever,
         data,

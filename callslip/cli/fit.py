@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,11 @@ def fit(
     queries: options.QueriesOption = None,
     qrels: options.QrelsOption = None,
     items: options.ItemsOption = None,
+    vectors: options.VectorsOption = None,
+    query_vectors: options.QueryVectorsOption = None,
+    codes: Annotated[
+        Path | None, typer.Option("--codes", help="Codes to use: .csv, .parquet, .json or .npy, or a saved index.")
+    ] = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
     recipe: Annotated[
@@ -48,14 +53,16 @@ def fit(
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
     from callslip.api import fit as fit_and_save
     from callslip.corpus.documents import has_histories
-    from callslip.methods import default_for, make
+    from callslip.methods import DEFAULT_CODES, default_for, make
     from callslip.storage.folder import MANIFEST, check_writable
 
     named, values = options.chosen_settings(recipe, set_)
+    if codes is not None:
+        values["codes_from"] = str(codes)
     check_writable(out)
     training = out.with_name(f"{out.name}.training")
     _check_resume(training, resume or resume_from is not None, checkpoints)
-    name = method or named
+    name = method or named or (DEFAULT_CODES if codes is not None else None)
     if name is not None:
         make(name, values, preset=preset)  # a mistyped setting must not cost the reading of the corpus
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
@@ -66,10 +73,16 @@ def fit(
     if not retriever.could_read(histories=True) and has_histories(data):
         options.say(f"{name} reads texts: it ignores the log's histories, and searches items by their texts")
     options.say(f"fitting {name}")
+    given: dict[str, Any] = {"vectors": vectors, "query_vectors": query_vectors}
     if checkpoints:
-        _fit_with_checkpoints(retriever, data, out, training, resume, resume_from)
+        _fit_with_checkpoints(retriever, data, out, training, resume, resume_from, given)
     else:
-        fit_and_save(data, retriever, out)
+        fit_and_save(data, retriever, out, **given)
+    _tell(retriever, out, name)
+
+
+def _tell(retriever: Retriever, out: Path, name: str) -> None:
+    """Say what was saved, and what to do next."""
     options.say(
         f"saved {out} ({options.counted(len(retriever), 'document')}, {name}, fitted in {retriever.fit_seconds:.0f} s)"
     )
@@ -94,7 +107,13 @@ def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:
 
 
 def _fit_with_checkpoints(
-    retriever: Retriever, data: Corpus, out: Path, training: Path, resume: bool, resume_from: str | None
+    retriever: Retriever,
+    data: Corpus,
+    out: Path,
+    training: Path,
+    resume: bool,
+    resume_from: str | None,
+    given: dict[str, Any],
 ) -> None:
     from callslip.api import fit as fit_and_save
     from callslip.training.checkpoints import Checkpoints
@@ -103,7 +122,7 @@ def _fit_with_checkpoints(
     command = _without_resume(sys.argv[1:])
     with keep.stop.on_signals(f"Continue it: {shlex.join(['callslip', *command, '--resume'])}"):
         try:
-            fit_and_save(data, retriever, out, checkpoints=keep)
+            fit_and_save(data, retriever, out, checkpoints=keep, **given)
         except CallslipError as error:
             # An error before the first checkpoint must not block the next fit.
             if not isinstance(error, TrainingStopped) and not resume and keep.nothing_saved():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,33 +30,39 @@ def inspect(
     ] = "",
     depth: Annotated[int, typer.Option("--depth", min=0, help="Number of levels of the tree to show; 0 for none.")] = 2,
     branches: Annotated[int, typer.Option("--branches", min=1, help="Number of branches to show per node.")] = 4,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="Another index or file of codes: what has changed since.")
+    ] = None,
     store: options.StoreOption = None,
 ) -> None:
     """Examine the codes of an index: verdict, quality metrics, problems and remedies."""
     with options.making_sense_of(path):
-        _inspect(path, as_json, prefix, depth, branches)
+        _inspect(path, as_json, prefix, depth, branches, against)
 
 
-def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int) -> None:
-    from callslip.identifiers import doctor, quality
+def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, against: Path | None) -> None:
+    from callslip.cli.codes import show_audit
+    from callslip.identifiers import quality
+    from callslip.identifiers.doctor import Finding
     from callslip.identifiers.files import read_codes
+    from callslip.index.code_table import CodeTable
 
     identifiers = _of_index(path) if path.is_dir() else read_codes(path)
     if identifiers is None:
         return
-    figures = quality.measure(identifiers)
     tree = _tree_of(path, identifiers) if path.is_dir() else identifiers
-    findings = doctor.diagnose(figures)
-    verdict = doctor.verdict(findings)
+    other = None if against is None else options.read_table(against)
+    whole = CodeTable(identifiers, _vectors(path, len(identifiers))).report(other)
     if as_json:
-        whole = {"verdict": verdict, "findings": [vars(f) for f in findings], "figures": figures.to_dict()}
         for name, kept in LOGGED.items():
             if found := _logged(path, kept):
                 whole[name] = found
         terminal.echo(terminal.to_json(whole, indent=2))
         return
-    _show(figures, findings, verdict, tree.length)
+    figures = quality.measure(identifiers)
+    show_quality(figures, [Finding(**finding) for finding in whole["findings"]], whole["verdict"], tree.length)
     _show_use(figures)
+    show_audit(whole)
     if path.is_dir():
         _show_logged(path)
         if entropy := _logged(path, LOGGED["partition_entropy"]):
@@ -67,6 +73,19 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int) 
         _show_words(path, identifiers)
         if depth:
             _show_tree(path, tree, prefix, depth, branches)
+
+
+def _vectors(path: Path, count: int) -> Any:
+    """The vectors that an index keeps beside its codes; None if it keeps none."""
+    import numpy as np
+
+    from callslip.storage.saved_codes import place_of_codes
+
+    place = place_of_codes(path) if path.is_dir() else None
+    if place is None or not (place / "vectors.npy").is_file():
+        return None
+    vectors = np.load(place / "vectors.npy", mmap_mode="r", allow_pickle=False)
+    return vectors if vectors.ndim == 2 and vectors.shape[1] and len(vectors) == count else None
 
 
 def _of_index(path: Path):  # type: ignore[no-untyped-def]
@@ -267,11 +286,13 @@ def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None
         terminal.echo(terminal.printable(line))
 
 
-def _show(figures, findings, verdict: str, levels: int) -> None:  # type: ignore[no-untyped-def]
+def show_quality(figures, findings, verdict: str, tree: int | None = None) -> None:  # type: ignore[no-untyped-def]
+    """Print the verdict, the figures of the table and of each level (of the tree, if codes are longer), and the
+    findings."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console, levels = Console(), tree or figures.length
     colour = {"healthy": "green", "usable": "yellow", "ill": "red"}[verdict]
     console.print(f"verdict: [bold {colour}]{verdict}[/]")
     console.print(

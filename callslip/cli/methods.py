@@ -14,11 +14,12 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Method whose settings to show.")] = None,
 ) -> None:
     """List the methods, or the settings of one."""
-    from callslip.methods import DEFAULT, METHODS, find
+    from callslip.methods import DEFAULT, find
+    from callslip.methods import known as all_methods
     from callslip.settings import describe
 
     if name is None:
-        for known, method in METHODS.items():
+        for known, method in all_methods().items():
             terminal.echo(f"{known:<14}", bold=True, nl=False)
             terminal.echo(f" {method.about}{' (the default)' if known == DEFAULT else ''}")
         terminal.echo("\na+b fuses a and b. Show a method's settings: callslip methods NAME.")

@@ -15,6 +15,7 @@ from callslip.cli import terminal
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
     from callslip.evaluation.comparison import Comparison
+    from callslip.identifiers.table import Identifiers
     from callslip.index.retriever import Retriever
 
 CorpusArgument = Annotated[
@@ -58,6 +59,14 @@ CodesAloneOption = Annotated[
         "--codes-alone/--no-codes-alone",
         help="Report what codes alone find, without any vectors; where vectors rank, that takes a second search.",
     ),
+]
+VectorsOption = Annotated[
+    Path | None,
+    typer.Option("--vectors", help="Vectors of the documents, .npy in their order or .parquet with ids."),
+]
+QueryVectorsOption = Annotated[
+    Path | None,
+    typer.Option("--query-vectors", help="Vectors of the queries, .npy in their order or .parquet with ids."),
 ]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
@@ -113,12 +122,27 @@ def read_corpus(
     return corpus
 
 
-def open_index(path: Path, assignments: list[str] | None) -> Retriever:
-    """Load an index with the search settings of `--set`."""
+def open_index(path: Path, assignments: list[str] | None, query_vectors: Any = None) -> Retriever:
+    """Load an index with the search settings of `--set` and the vectors of `--query-vectors`."""
     from callslip.api import load
     from callslip.settings import parse_assignments
 
-    return load(path).adjust(parse_assignments(assignments or []))
+    return load(path, query_vectors=query_vectors).adjust(parse_assignments(assignments or []))
+
+
+def read_table(path: Path) -> Identifiers:
+    """The codes of a saved index, or of a file."""
+    from callslip.errors import BadSetting
+    from callslip.identifiers.files import read_codes
+    from callslip.identifiers.table import Identifiers
+    from callslip.storage.saved_codes import place_of_codes
+
+    if not path.is_dir():
+        return read_codes(path)
+    place = place_of_codes(path)
+    if place is None:
+        raise BadSetting(f"{path} is an index without codes", "Give an index of a generative method.")
+    return Identifiers.load(place)
 
 
 @contextmanager

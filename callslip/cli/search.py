@@ -15,6 +15,7 @@ from callslip.errors import BadInput, BadSetting, CallslipError, closest
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Query
+    from callslip.encoders.given import GivenVectors
     from callslip.filters.filter import Filter
     from callslip.index.retriever import Retriever
     from callslip.search.hits import Hit
@@ -34,6 +35,7 @@ def search(
     user: Annotated[
         str | None, typer.Option("--user", help="Instead of a query: a user of the log that the index was fitted on.")
     ] = None,
+    query_vectors: options.QueryVectorsOption = None,
     exclude_history: options.ExcludeHistoryOption = False,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per query.")] = False,
@@ -53,13 +55,14 @@ def search(
 ) -> None:
     """Search a saved index."""
     filter = chosen_filter(where, allow, deny)  # before loading the index, so that mistakes are reported at once
-    retriever = options.open_index(index, set_)
+    held = None if query_vectors is None else queries_of(query_vectors, text, history, user)
+    retriever = options.open_index(index, set_, held)
     if filter is not None:
         check(filter, retriever)
-    queries = chosen_queries(retriever, text, history, user)
+    queries = chosen_queries(retriever, text, history, user) if held is None else as_queries(held)
     found = retriever.search_batch(queries, k, filter, explain, exclude_history=exclude_history)
     for query, hits in zip(queries, found, strict=True):
-        asked = query.text or ",".join(query.history)
+        asked = query.text or ",".join(query.history) or query.query_id
         if as_json:
             terminal.echo(terminal.to_json({"query": asked, "hits": hits.to_dicts()}))
             continue
@@ -69,6 +72,22 @@ def search(
             terminal.echo("no hits")
         for hit in hits:
             show(hit, retriever, explain)
+
+
+def queries_of(path: Path, *others: str | None) -> GivenVectors:
+    """The vectors of `--query-vectors`, which are the queries."""
+    from callslip.encoders.given import given_vectors
+
+    if any(other is not None for other in others):
+        raise BadSetting("--query-vectors with a text, --history or --user", "Give only one of them.")
+    return given_vectors(path, None, "queries")
+
+
+def as_queries(held: GivenVectors) -> list[Query]:
+    """A query for each vector, with its id or number."""
+    from callslip.corpus.documents import Query
+
+    return [Query(query_id, "") for query_id in held.row_of]
 
 
 def chosen_queries(retriever: Retriever, text: str | None, history: str | None, user: str | None) -> list[Query]:
@@ -84,7 +103,7 @@ def chosen_queries(retriever: Retriever, text: str | None, history: str | None, 
     if text is not None and not text.strip():
         raise BadSetting("the query is empty", "Give a query, or leave it out to read queries from standard input.")
     lines = [text] if text is not None else [line.strip() for line in sys.stdin if line.strip()]
-    return [Query(str(number), line) for number, line in enumerate(lines)]
+    return [Query(f"#{number}", line) for number, line in enumerate(lines)]
 
 
 def known_items(retriever: Retriever, history: str) -> tuple[str, ...]:

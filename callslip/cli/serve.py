@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +37,9 @@ def serve(
         typer.Option("--queue", min=1, help="Maximum number of queued queries; further ones get 503 with Retry-After."),
     ] = 64,
     deadline: Annotated[float, typer.Option("--deadline", min=0.01, help="Timeout of a search in seconds.")] = 10.0,
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Also serve MCP tools over streamable HTTP at /mcp, for agents.")
+    ] = False,
     set_: options.SearchSetOption = None,
     store: options.StoreOption = None,
 ) -> None:
@@ -66,4 +69,12 @@ def serve(
         limits=Limits(queue=queue, deadline=deadline),
         settings=parse_assignments(set_ or []),
         say=options.say,
+        mount=_mcp_app if mcp else None,
     )
+
+
+def _mcp_app(tools: Any) -> Any:
+    """MCP's application on the server's tools."""
+    from callslip.adapters.mcp import http_app
+
+    return http_app(tools)

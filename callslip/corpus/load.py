@@ -17,6 +17,7 @@ from callslip.corpus.rows import check_columns, find_column, read_rows
 from callslip.corpus.sections import OUTLINES
 from callslip.corpus.tables import read_documents
 from callslip.errors import BadInput, BadSetting, UnknownName
+from callslip.runtime import plugins
 
 FORMATS = ("beir", "csv", "demo", "folder", "interactions", "ir_datasets", "jsonl", "recbole", "s3rec", "tsv")
 LOG_FORMATS = ("interactions", "recbole", "s3rec")
@@ -53,8 +54,9 @@ def load_corpus(
     kind = format or detect_format(source)
     if format is None and kind in ("jsonl", "csv", "tsv") and {"user", "item"} & set(columns or ()):
         kind = "interactions"  # naming a user or item column makes it a log, whatever its columns are called
-    if kind not in FORMATS:
-        raise UnknownName("corpus format", kind, FORMATS)
+    brought = {} if kind in FORMATS else plugins.plugins(plugins.FORMATS)
+    if kind not in FORMATS and kind not in brought:
+        raise UnknownName("corpus format", kind, (*FORMATS, *brought))
     if columns:
         check_columns(columns, ROLES)
         if kind in ("demo", "folder", "ir_datasets"):
@@ -93,6 +95,9 @@ def _read(
         from callslip.corpus.demo import demo_corpus
 
         return demo_corpus()
+    if kind not in FORMATS:
+        made = plugins.plugins(plugins.FORMATS)[kind].load()(source)
+        return made if isinstance(made, Corpus) else Corpus(list(made))
     if kind == "ir_datasets":
         return read_ir_datasets(str(source), intake, judged=judged)
     if not _exists(source):

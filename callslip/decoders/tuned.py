@@ -16,7 +16,7 @@ from callslip.decoders.t5 import Tokens
 from callslip.decoders.wrapped import WrappedWriter
 from callslip.decoders.writer import CodeWriter, States
 from callslip.encoders.encoder import TransformerEncoder, load_encoder
-from callslip.encoders.pooling import PooledModel, pool
+from callslip.encoders.pooling import PooledModel
 from callslip.errors import Unsupported
 
 Trained = Literal["top", "all"]
@@ -27,12 +27,20 @@ TOP = 2
 class TunedWriter(WrappedWriter):
     """Reads `Tokens`: the encoder turns them into a vector or into states, and the writer turns these into a code."""
 
-    def __init__(self, encoder: str, writer: CodeWriter, trained: Trained, max_length: int | None = None) -> None:
+    def __init__(
+        self,
+        encoder: str,
+        writer: CodeWriter,
+        trained: Trained,
+        max_length: int | None = None,
+        dim: int | None = None,
+    ) -> None:
         super().__init__()
-        loaded = load_encoder(encoder, device="cpu", max_length=max_length, backend="torch")
+        loaded = load_encoder(encoder, device="cpu", max_length=max_length, backend="torch", dim=dim)
         if not isinstance(loaded, TransformerEncoder):
             raise Unsupported(f"the encoder {encoder!r} has no layers to train", "Use minilm, or train_encoder=none.")
         self.tokens_of, self.filler, self.longest = loaded.tokens, loaded.pad_id, loaded.max_length
+        self.dim = loaded.dim
         self.encoder: PooledModel = loaded.runner.model  # type: ignore[attr-defined]
         self.writer = writer
         for part in [self.encoder] if trained == "all" else layers_of(self.encoder)[-TOP:]:
@@ -55,7 +63,7 @@ class TunedWriter(WrappedWriter):
     def read(self, texts: Tokens) -> Read:
         """The encoder's unit vectors and, if the writer reads them, the states of all tokens."""
         states = self.encoder.states(texts.ids, texts.mask)
-        vector = functional.normalize(pool(states, texts.mask, self.encoder.pooling), dim=-1)
+        vector = functional.normalize(self.encoder.pooled(states, texts.mask)[:, : self.dim], dim=-1)
         return Read(vector, States(states, texts.mask.bool()) if self.reads == "states" else None)
 
 

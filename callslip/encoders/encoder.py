@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from callslip.encoders.given import GIVEN, Given
+from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
 from callslip.encoders.scratch import HashedWords, scratch_settings
-from callslip.errors import BadSetting, CallslipError, UnknownName
+from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
+from callslip.runtime import plugins
 from callslip.runtime.process import one_thread
+
+if TYPE_CHECKING:
+    from callslip.corpus.documents import Document, Query
 
 BACKENDS = ("auto", "torch", "onnx")
 
+OURS = ("bge-small", "granite", "minilm")
+"""Encoders with a short name; no plugin takes their place."""
 FLOAT = frozenset({"granite"})
 """Encoders that "auto" keeps in float32: int8 costs granite 0.006 nDCG@10 on part of SciFact, and MiniLM nothing."""
 WINDOW = 8192
@@ -57,13 +65,27 @@ class Encoder(ABC):
     """Identifies weights, pooling, length and precision: equal fingerprints give equal vectors."""
     backend: str = "none"
     worth_caching: bool = True
+    prompts: Prompts = Prompts()
+    """What is written before queries and documents."""
 
-    def encode(self, texts: Sequence[str], *, batch_size: int = 32, progress: str | None = None) -> np.ndarray:
-        """Vectors float32 [n, dim], row i for text i. `progress` describes the progress bar; None shows no bar."""
+    def prompted(self, texts: Sequence[str], kind: Kind) -> Sequence[str]:
+        """Texts with the prompt of their kind before them. The cache's keys are made of these, so that it never takes
+        the vector of a query for that of a document, or one prompt's for another's."""
+        prompt = self.prompts.before(kind)
+        return [prompt + text for text in texts] if prompt else texts
+
+    def encode(
+        self, texts: Sequence[str], *, kind: Kind = "plain", batch_size: int = 32, progress: str | None = None
+    ) -> np.ndarray:
+        """Vectors float32 [n, dim], row i for text i. `progress` describes the progress bar; None shows no bar.
+
+        `kind` says whose prompt the encoder wants before each text: a query's, a document's, or none.
+        """
         if isinstance(texts, str):
             raise BadSetting("encode() takes a list of texts, not one string", "Write encode([text]).")
         if batch_size < 1:
             raise BadSetting(f"batch_size is {batch_size}", "Give 1 or more.")
+        texts = self.prompted(texts, kind)
         vectors = np.empty((len(texts), self.dim), np.float32)
         if progress is None:
             for rows, found in self._batches(texts, batch_size):
@@ -96,11 +118,16 @@ class Encoder(ABC):
 class TransformerEncoder(Encoder):
     """A transformer checkpoint on a runner (torch, or an exported graph)."""
 
-    def __init__(self, checkpoint: Checkpoint, runner: Runner, max_length: int, backend: str) -> None:
-        self.name, self.dim, self.max_length, self.backend = checkpoint.name, checkpoint.dim, max_length, backend
+    def __init__(
+        self, checkpoint: Checkpoint, runner: Runner, max_length: int, backend: str, dim: int | None = None
+    ) -> None:
+        self.name, self.max_length, self.backend = checkpoint.name, max_length, backend
+        self.dim, self.prompts = dim or checkpoint.dim, checkpoint.prompts
         self.fingerprint = (
             f"weights={checkpoint.weights[:32]} pooling={checkpoint.pooling} max_length={max_length} {runner.precision}"
         )
+        if self.dim != checkpoint.dim:
+            self.fingerprint += f" dim={self.dim}"
         self.runner, self.pad_id = runner, checkpoint.pad_id
         self.tokenizer = checkpoint.tokenizer
         # Set only once: threads share the tokenizer, and changing it while another thread uses it fails.
@@ -118,7 +145,8 @@ class TransformerEncoder(Encoder):
         for start in range(0, len(texts), WINDOW):
             ids = self.tokens(texts[start : start + WINDOW])
             for rows in batches_by_length([len(one) for one in ids], batch_size, self.runner.batch_tokens):
-                yield [start + row for row in rows], self.runner(*padded([ids[row] for row in rows], self.pad_id))
+                vectors = self.runner(*padded([ids[row] for row in rows], self.pad_id))
+                yield [start + row for row in rows], vectors[:, : self.dim]
 
 
 class ScratchEncoder(Encoder):
@@ -169,11 +197,12 @@ class TorchRunner:
 
     precision = "fp32"
 
-    def __init__(self, model: Any, pooling: str, device: Any) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: Any) -> None:
         from callslip.encoders.pooling import PooledModel
 
         self.device = device
-        self.model = PooledModel(model, pooling).to(device).eval().requires_grad_(False)
+        model = PooledModel(checkpoint.load_model(), checkpoint.pooling, checkpoint.load_modules())
+        self.model = model.to(device).eval().requires_grad_(False)
         # A large batch overflows a CPU's caches; a GPU needs it.
         self.batch_tokens = 2048 if device.type == "cpu" else 65_536
 
@@ -187,44 +216,89 @@ class TorchRunner:
 
 
 def load_encoder(
-    spec: str = "minilm", *, device: Any = None, max_length: int | None = None, backend: str = "auto"
+    spec: str = "minilm",
+    *,
+    device: Any = None,
+    max_length: int | None = None,
+    backend: str = "auto",
+    dim: int | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
 ) -> Encoder:
     """Load an encoder by `spec`: `minilm` (embedded), `granite`, `bge-small`, `scratch[:dim=64,…]`, a folder, or a
     hub name.
 
     `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and cached in the
-    cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU.
+    cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU. `dim` keeps the first
+    numbers of each vector (Matryoshka). A prompt replaces the checkpoint's own; "" removes it.
     """
     if backend not in BACKENDS:
         raise UnknownName("encoder backend", backend, BACKENDS)
     if max_length is not None and max_length < 3:
         raise BadSetting(f"max_length is {max_length}", "Give at least 3: every text has two special tokens.")
     if spec == "scratch" or spec.startswith("scratch:"):
-        return ScratchEncoder(spec, max_length or 256)
+        encoder: Encoder = ScratchEncoder(spec, max_length or 256)
+    elif spec not in OURS and (brought := plugins.plugins(plugins.ENCODERS).get(spec.partition(":")[0])):
+        encoder = brought.load()(spec)
+        if not isinstance(encoder, Encoder):
+            raise BadSetting(
+                f"the plugin {brought.name!r} of {brought.package} gives a {type(encoder).__name__}",
+                "A plugin of callslip.encoders takes the encoder's name and returns a callslip.encoders.Encoder.",
+            )
+    else:
+        encoder = _load_transformer(spec, device, max_length, backend, dim)
+    if dim is not None and encoder.dim != dim:  # only transformers' vectors can be cut
+        remedy = "Leave vector_size out; of the scratch encoder, write scratch:dim=64."
+        raise BadSetting(f"the encoder {spec!r} has vectors of {encoder.dim} numbers, and {dim} are wanted", remedy)
+    own = encoder.prompts
+    encoder.prompts = Prompts(
+        own.query if query_prompt is None else query_prompt,
+        own.document if document_prompt is None else document_prompt,
+    )
+    return encoder
+
+
+def _check_dim(spec: str, dim: int | None, most: int, remedy: str) -> None:
+    if dim is not None and not 1 <= dim <= most:
+        raise BadSetting(f"the encoder {spec!r} has vectors of {most} numbers, and {dim} are wanted", remedy)
+
+
+def _load_transformer(
+    spec: str, device: Any, max_length: int | None, backend: str, dim: int | None
+) -> TransformerEncoder:
     _check_name(spec)
     checkpoint = open_checkpoint(spec)
     length = max_length or checkpoint.default_length
     if length > checkpoint.longest:
         raise BadSetting(f"max_length is {length}", f"The encoder {spec!r} reads at most {checkpoint.longest} tokens.")
+    _check_dim(spec, dim, checkpoint.dim, f"Give vector_size between 1 and {checkpoint.dim}.")
     runner, chosen = _choose_runner(checkpoint, device, backend)
-    return TransformerEncoder(checkpoint, runner, length, chosen)
+    return TransformerEncoder(checkpoint, runner, length, chosen, dim)
 
 
 def encoder_dim(spec: str) -> int:
-    """The width of an encoder's vectors, without loading its weights."""
+    """The width of an encoder's vectors, without loading its weights unless it is a plugin."""
     if spec == "scratch" or spec.startswith("scratch:"):
         return int(scratch_settings(spec)["dim"])
+    if spec not in OURS and spec.partition(":")[0] in plugins.plugins(plugins.ENCODERS):
+        return load_encoder(spec).dim
     _check_name(spec)
     return open_checkpoint(spec).dim
+
+
+def state_dim(spec: str) -> int:
+    """The width of the states of a transformer's tokens, without loading its weights."""
+    _check_name(spec)
+    return open_checkpoint(spec).state_dim
 
 
 def _check_name(spec: str) -> None:
     """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
     from pathlib import Path
 
-    ours = {"minilm", "granite", "bge-small"}
-    if spec not in ours and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
-        known = [*sorted(ours), "scratch", "the path of a folder", "OWNER/NAME on the hub"]
+    if spec not in {*OURS, GIVEN} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
+        brought = plugins.plugins(plugins.ENCODERS)
+        known = [*OURS, "scratch", *brought, "the path of a folder", "OWNER/NAME on the hub"]
         raise UnknownName("encoder", spec, known)
 
 
@@ -243,7 +317,7 @@ def _choose_runner(checkpoint: Checkpoint, device: Any, backend: str) -> tuple[R
     from callslip.runtime.device import best_device
 
     where = best_device(None if device is None else str(device))
-    return TorchRunner(checkpoint.load_model(), checkpoint.pooling, where), "torch"
+    return TorchRunner(checkpoint, where), "torch"
 
 
 class EncoderChoice(Protocol):
@@ -257,31 +331,99 @@ class EncoderChoice(Protocol):
     def backend(self) -> str: ...
     @property
     def device(self) -> str | None: ...
+    @property
+    def vector_size(self) -> int | None: ...
+    @property
+    def query_prompt(self) -> str | None: ...
+    @property
+    def document_prompt(self) -> str | None: ...
 
 
 class TextVectors:
-    """Encodes texts: queries directly, documents through the cache."""
+    """Vectors of queries, encoded directly, and of documents and training texts, through the cache."""
 
     def __init__(self, settings: EncoderChoice) -> None:
         self.settings = settings
+        self.given = Given()
         self._encoder: Encoder | None = None
 
     @property
     def encoder(self) -> Encoder:
         if self._encoder is None:
             s = self.settings
-            self._encoder = load_encoder(s.encoder, device=s.device, max_length=s.max_length, backend=s.backend)
+            self._encoder = load_encoder(
+                s.encoder,
+                device=s.device,
+                max_length=s.max_length,
+                backend=s.backend,
+                dim=s.vector_size,
+                query_prompt=s.query_prompt,
+                document_prompt=s.document_prompt,
+            )
         return self._encoder
 
-    def encode(self, texts: list[str]) -> np.ndarray:
-        """Unit vectors of queries, [n, dim], without the cache."""
-        return self.encoder.encode(texts)
+    @property
+    def dim(self) -> int:
+        """The width of the vectors of documents."""
+        if self.given.documents is not None:
+            return self.given.documents.dim
+        return self.settings.vector_size or encoder_dim(self.settings.encoder)
 
-    def cached(self, texts: Sequence[str], progress: str) -> np.ndarray:
-        """Unit vectors of documents or training texts, [n, dim]; cached, so that each text is encoded only once."""
+    def queries(self, queries: Sequence[Query]) -> np.ndarray:
+        """Unit vectors of queries, [n, dim]: given ones by id, others by their texts."""
+        held = self.given.queries
+        if held is None:
+            return self.encode([query.text for query in queries])
+        others = [query for query in queries if query.query_id not in held]
+        if others and self.given.encode is None and self.settings.encoder == GIVEN:
+            raise Unsupported(
+                f"the query {others[0].query_id!r} has no vector, and the index no encoder for its text",
+                "Give vectors of all queries: --query-vectors FILE (query_vectors=).",
+            )
+        encoded = dict(zip((q.query_id for q in others), self.encode([q.text for q in others]) if others else ()))
+        return np.stack([encoded[q.query_id] if q.query_id in encoded else held.of([q.query_id])[0] for q in queries])
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Unit vectors of the texts of queries, [n, dim], without the cache."""
+        if self.given.encode is not None:
+            return self.given.encoded(texts, None if self.given.documents is None else self.given.documents.dim)
+        return self.encoder.encode(texts, kind="query")
+
+    def documents(self, documents: Iterable[Document], progress: str) -> np.ndarray:
+        """Unit vectors of documents, [n, dim]: given ones by doc_id, or else of their texts."""
+        some = list(documents)
+        held = self.given.documents
+        if held is not None and all(document.doc_id in held for document in some):
+            return held.of([document.doc_id for document in some])
+        return self.cached([document.content for document in some], progress, "document")
+
+    def training(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors of the texts that stand for queries in training, [n, dim]."""
+        held = self.given.queries
+        if self.given.encode is not None and texts:
+            return self.given.encoded(list(texts))
+        if self.settings.encoder != GIVEN:
+            return self.cached(texts, "encoding training texts", "query")
+        if not texts and self.given.documents is not None:
+            return np.zeros((0, self.given.documents.dim), np.float32)
+        missing = [text for text in texts if text not in self.given.by_text]
+        if held is None or missing:
+            raise Unsupported(
+                f"the training text {missing[0][:60] if missing else ''!r} has no vector, and the index no encoder",
+                "Give vectors of the train queries, or a callable, or leave them out: --set train_on_queries=false, or"
+                " memory=false for tied-residual.",
+            )
+        return held.of([self.given.by_text[text] for text in texts])
+
+    def cached(self, texts: Sequence[str], progress: str, kind: Kind) -> np.ndarray:
+        """Unit vectors of texts of one kind, [n, dim]; cached, so that each text is encoded only once."""
         from callslip.encoders.vector_cache import cached_encode
 
-        return cached_encode(self.encoder, texts, progress=progress)
+        return cached_encode(self.encoder, self.encoder.prompted(texts, kind), progress=progress)
+
+    def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
+        """Texts with the encoder's prompt before them, for a model that reads them itself."""
+        return self.encoder.prompted(texts, kind)
 
     def adjust(self, settings: EncoderChoice) -> None:
         """Use other settings from the next text on."""

@@ -161,7 +161,8 @@ def _export_plain(checkpoint: Checkpoint, path: Path) -> None:
     from callslip.encoders.pooling import PooledModel
     from callslip.encoders.smoothing import smooth
 
-    model = PooledModel(smooth(checkpoint.load_model(), checkpoint.tokenizer), checkpoint.pooling)
+    smoothed = smooth(checkpoint.load_model(), checkpoint.tokenizer)
+    model = PooledModel(smoothed, checkpoint.pooling, checkpoint.load_modules())
     ids = torch.full((2, 7), 5, dtype=torch.int64)
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0

@@ -25,15 +25,40 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 class PooledModel(torch.nn.Module):
-    """A transformer and its pooling as one module, so that both are exported."""
+    """A transformer, its pooling and the modules after it as one module, so that all are exported."""
 
-    def __init__(self, model: Any, pooling: str) -> None:
+    def __init__(self, model: Any, pooling: str, after: torch.nn.Module | None = None) -> None:
         super().__init__()
-        self.model, self.pooling = model, pooling
+        self.model, self.pooling, self.after = model, pooling, after
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return pool(self.states(input_ids, attention_mask), attention_mask, self.pooling)
+        return self.pooled(self.states(input_ids, attention_mask), attention_mask)
 
     def states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """The states of all tokens, [b, t, d]."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    def pooled(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The vector of each text, given the states of its tokens; not yet a unit vector."""
+        vectors = pool(states, attention_mask, self.pooling)
+        return vectors if self.after is None else self.after(vectors)
+
+
+class Projection(torch.nn.Module):
+    """A linear layer after the pooling. A product of matrices, since the quantiser fails on the Gemm node that a
+    `Linear` of single vectors is exported to."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(outputs, inputs))
+        self.bias = torch.nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return vectors @ self.weight.T + self.bias
+
+
+class Normalised(torch.nn.Module):
+    """Unit vectors, between two other modules."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(vectors, dim=-1)

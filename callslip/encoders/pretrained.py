@@ -7,13 +7,14 @@ exported graph needs only a tokenizer and a hash, and should not wait for torch.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from callslip.encoders.embedded import GRANITE, MINILM, sha256_of
+from callslip.encoders.given import GIVEN
+from callslip.encoders.modules import Layer, Prompts, digest_of, load_modules, read_json, read_modules, read_prompts
 from callslip.encoders.packaged import MODELS
 from callslip.errors import BadInput, CallslipError, Unsupported
 from callslip.runtime import consent
@@ -21,7 +22,15 @@ from callslip.runtime import consent
 GRANITE_HUB = ("ibm-granite/granite-embedding-30m-english", "9b5b096411652ec1189c68fcfb90d0a82c5b45af")
 DEFAULT_LENGTH = 256
 POOLINGS = ("mean", "cls", "max", "lasttoken")
-HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*"]
+HUB_FILES = [
+    "*.json",
+    "*.txt",
+    "*.model",
+    "model*.safetensors",
+    "1_Pooling/*",
+    "*_Dense/*.json",
+    "*_Dense/*.safetensors",
+]
 _ROBERTA_LIKE = {"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "longformer", "roberta-prelayernorm"}
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
@@ -50,10 +59,27 @@ class Checkpoint:
     weights: str
     """Hash of every file that changes the vectors."""
     pad_id: int = 0
+    prompts: Prompts = field(default_factory=Prompts)
+    modules: tuple[Layer, ...] = ()
+    """What follows the pooling."""
+
+    @property
+    def state_dim(self) -> int:
+        """The width of the states of tokens, which a Dense module may change."""
+        return next((module.inputs for module in self.modules if module.inputs), self.dim)
+
+    def load_modules(self) -> Any:
+        """The modules after the pooling as a torch module, or None."""
+        return load_modules(self.modules)
 
 
 def open_checkpoint(spec: str) -> Checkpoint:
     """`minilm`, `granite`, `bge-small`, a folder, or a name on the hub."""
+    if spec == GIVEN:
+        raise Unsupported(
+            "the index has given vectors, and no encoder for texts",
+            "Give vectors of the queries: --query-vectors FILE, or query_vectors=FILE_OR_CALLABLE in fit and load.",
+        )
     if spec == "minilm":
         return from_folder(MINILM.folder_of_verified_files(), name="minilm")
     if spec == "granite":
@@ -131,17 +157,19 @@ def from_folder(folder: Path, name: str) -> Checkpoint:
     if config.get("model_type") in _ROBERTA_LIKE:
         longest -= pad_id + 1  # the positions of these models start after the padding id
     stated = (_json(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
-    _refuse_other_modules(folder)
+    modules = read_modules(folder, dim)
     return Checkpoint(
         name=name,
         tokenizer=_tokenizer(folder),
         load_model=lambda: _load(folder),
-        pooling=_pooling(folder, config, name),
-        dim=dim,
+        pooling=_pooling(folder, config, name, modules),
+        dim=next((module.outputs for module in reversed(modules) if module.outputs), dim),
         longest=longest,
         default_length=min(stated or DEFAULT_LENGTH, DEFAULT_LENGTH, longest),
-        weights=_hash_of(folder, weights),
+        weights=_hash_of(folder, weights, modules),
         pad_id=pad_id,
+        prompts=read_prompts(folder),
+        modules=modules,
     )
 
 
@@ -149,12 +177,7 @@ _LAYOUT = "Give a folder with config.json, tokenizer.json and model.safetensors,
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadInput(path, f"is not JSON ({error})") from None
+    found = read_json(path)
     return found if isinstance(found, dict) else None
 
 
@@ -176,11 +199,13 @@ def _weight_files(folder: Path) -> list[Path]:
     raise BadInput(folder, "has no model.safetensors", remedy=_LAYOUT)
 
 
-def _hash_of(folder: Path, weights: list[Path]) -> str:
+def _hash_of(folder: Path, weights: list[Path], modules: tuple[Layer, ...]) -> str:
     digest = hashlib.sha256()
     small = [folder / name for name in ("config.json", "tokenizer.json", "vocab.txt", "tokenizer_config.json")]
     for path in [*weights, *(path for path in small if path.is_file())]:
         digest.update(f"{path.name}={sha256_of(path)}\n".encode())
+    if modules:
+        digest.update(f"modules={digest_of(modules)}\n".encode())
     return digest.hexdigest()
 
 
@@ -201,7 +226,7 @@ def _tokenizer(folder: Path) -> Any:
         raise BadInput(folder, f"has no usable tokenizer ({_first_line(error)})", remedy=_LAYOUT) from None
 
 
-def _pooling(folder: Path, config: dict[str, Any], name: str) -> str:
+def _pooling(folder: Path, config: dict[str, Any], name: str, modules: tuple[Layer, ...]) -> str:
     """Pooling by sentence-transformers' config file, old or new format; otherwise the mean, or CLS for granite."""
     stated = _json(folder / "1_Pooling" / "config.json")
     if stated is None:
@@ -210,30 +235,13 @@ def _pooling(folder: Path, config: dict[str, Any], name: str) -> str:
     mode = stated.get("pooling_mode") or [short for key, short in _LEGACY_POOLING.items() if stated.get(key)] or "mean"
     if isinstance(mode, list) and len(mode) == 1:
         mode = mode[0]
-    if mode == "mean_sqrt_len_tokens":
+    if mode == "mean_sqrt_len_tokens" and not modules:
         mode = "mean"  # the same direction, and vectors are normalised anyway
     if mode not in POOLINGS:
         raise Unsupported(
             f"{folder}: the pooling {mode!r} is not supported", f"Choose a model with one of: {', '.join(POOLINGS)}."
         )
     return str(mode)
-
-
-def _refuse_other_modules(folder: Path) -> None:
-    """Reject a sentence-transformers model with layers after the pooling, since its vectors would be wrong."""
-    path = folder / "modules.json"
-    if not path.is_file():
-        return
-    try:
-        kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(path, f"is not a list of modules ({error})") from None
-    extra = [kind for kind in kinds if kind not in {"Transformer", "Pooling", "Normalize"}]
-    if extra:
-        raise Unsupported(
-            f"{folder}: the model has unsupported layers ({', '.join(extra)})",
-            "Choose a model that consists of a transformer, pooling and normalisation.",
-        )
 
 
 def _load(folder: Path) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from callslip.identifiers.audit import Churn, HeadAndTail, Neighbours
 from callslip.identifiers.quality import LevelQuality, Quality, Severity, Verdict, gini
 
 UNIQUENESS = 0.9
@@ -16,6 +17,10 @@ UNEVEN = 0.8
 """Gini coefficient above which a few tokens hold most of a level's documents."""
 DEAD = 0.1
 """Share of dead tokens: unused, although random tokens for as many documents would have used them."""
+UNRELATED = 2.0
+"""Times as often as by chance that neighbours must share the first token, in codes that follow the encoder."""
+UNFAIR = 0.2
+"""Difference of the collision rates of popular and other documents that is reported."""
 LITTLE_TO_DO = 0.2
 """Levels that have to separate at most this share of the documents may be used unevenly."""
 
@@ -39,6 +44,31 @@ def diagnose(quality: Quality, *, words: bool = False) -> list[Finding]:
     for level in quality.levels:
         findings += _level(level, unique=quality.uniqueness >= UNIQUENESS, words=words)
     return sorted(findings, key=lambda finding: ("ill", "warning", "note").index(finding.severity))
+
+
+def audit(
+    neighbours: Neighbours | None = None, head_and_tail: HeadAndTail | None = None, churn: Churn | None = None
+) -> list[Finding]:
+    """The problems that need more than the table itself: see `audit`."""
+    findings = []
+    if neighbours is not None and neighbours.by_chance[0] < 0.5:
+        found, chance = neighbours.shared[0], neighbours.by_chance[0]
+        if found < UNRELATED * chance or found == 0:
+            problem = f"{found:.1%} of nearest neighbours share the first token, {chance:.1%} of any two documents do"
+            remedy = "The codes do not follow the encoder: use semantic codes, unless this is a control."
+            findings.append(Finding("warning", problem, remedy))
+    if head_and_tail is not None:
+        head, tail = head_and_tail.head.collision_rate, head_and_tail.tail.collision_rate
+        if abs(head - tail) > UNFAIR:
+            who = "popular" if head > tail else "rare"
+            problem = (
+                f"{who} documents collide more: {head:.0%} of the most popular fifth share a code, {tail:.0%} of others"
+            )
+            findings.append(Finding("warning", problem, "Add a level, or `disambiguate` the codes."))
+    if churn is not None and churn.changed[-1] > 0:
+        problem = f"{churn.changed[-1]:.0%} of {churn.common} documents have another code than in the other table"
+        findings.append(Finding("note", problem, "A model trained on the other table must be trained again."))
+    return findings
 
 
 def verdict(findings: list[Finding]) -> Verdict:

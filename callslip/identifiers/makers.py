@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from callslip.errors import UnknownName
+from callslip.runtime import plugins
 
 
 class CodeMaker(Protocol):
@@ -41,9 +42,18 @@ MAKERS: dict[str, str] = {
 """Module and class of each maker; a module is imported only when its maker is used."""
 
 
+def known_makers() -> list[str]:
+    """Names of makers of an encoder's vectors whose shape is width, length and seed: ours, and those of other
+    packages."""
+    return [name for name in MAKERS if name not in ("rqvae", "partition-em")] + list(plugins.plugins(plugins.CODES))
+
+
 def code_maker(name: str, **shape: Any) -> CodeMaker:
     """An unfitted code maker; `shape` are the arguments of its class: width, length, seed, …"""
+    brought = {} if name in MAKERS else plugins.plugins(plugins.CODES)
+    if name in brought:
+        return brought[name].load()(**shape)
     if name not in MAKERS:
-        raise UnknownName("code maker", name, MAKERS)
+        raise UnknownName("code maker", name, {**MAKERS, **brought})
     module, _, cls = MAKERS[name].partition(":")
     return getattr(importlib.import_module(f"callslip.identifiers.{module}"), cls)(**shape)

@@ -182,7 +182,7 @@ class GenerativeRetriever(Retriever):
         from callslip.decoders.tuned import TunedWriter
 
         s = self.settings
-        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length)
+        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
 
     def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
         """The class of a T5 that writes codes, and the options of a new one."""

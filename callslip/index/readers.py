@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
 from callslip.corpus.on_disk import PairTable, TokenTable
+from callslip.errors import BadSetting, Unsupported
 from callslip.index import model_files
 from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
+    from callslip.encoders.modules import Kind
     from callslip.index.rows import Rows
 
 T5 = "t5"
@@ -80,6 +82,11 @@ class VectorReader:
     def reads_vectors(self) -> bool:
         """Whether the model reads the vectors of the frozen encoder."""
         return True
+
+    @property
+    def dim(self) -> int:
+        """The width of the vectors that the encoder gives texts."""
+        return self.texts.dim
 
     def __init__(self, settings: Any, texts: TextVectors, rows: Rows) -> None:
         self.settings, self.texts, self.rows = settings, texts, rows
@@ -133,7 +140,7 @@ class VectorReader:
 
     def encode_corpus(self, corpus: Corpus) -> np.ndarray:
         """The vector of every document, [N, dim]."""
-        return self.texts.cached([document.content for document in corpus], "encoding documents")
+        return self.texts.documents(corpus, "encoding documents")
 
     def read_without_vectors(self, corpus: Corpus) -> np.ndarray:
         """Vectors of no dimensions, [N, 0], where nothing asks for the encoder's."""
@@ -141,11 +148,11 @@ class VectorReader:
 
     def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
         """The vectors of documents that are added, [n, dim]."""
-        return self.texts.cached([document.content for document in documents], "encoding new documents")
+        return self.texts.documents(documents, "encoding new documents")
 
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
         """One vector a query, for similarity."""
-        return self.texts.encode([query.text for query in queries])
+        return self.texts.queries(queries)
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
         """Queries as the model reads them, given their vectors."""
@@ -155,9 +162,13 @@ class VectorReader:
         """Queries as the model reads them."""
         return self.inputs(queries, self.query_vectors(queries))
 
-    def text_inputs(self, texts: list[str], progress: str) -> Inputs:
-        """Documents or training texts as the model reads them."""
-        return self.texts.cached(texts, progress)
+    def text_inputs(self, texts: list[str]) -> Inputs:
+        """Training texts, which stand for queries, as the model reads them."""
+        return self.texts.training(texts)
+
+    def read_documents(self, documents: Iterable[Document], progress: str) -> Inputs:
+        """Documents as the model reads them; they are encoded if it reads vectors."""
+        return self.texts.documents(documents, progress)
 
     def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
         """Documents as the model reads them, given their vectors."""
@@ -172,7 +183,7 @@ class VectorReader:
 
     def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         """Texts to train on and, after them, documents, as the model reads them."""
-        found = self.texts.cached(texts, "encoding training texts")
+        found = self.texts.training(texts)
         return np.concatenate([found, vectors]) if documents else found
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
@@ -227,15 +238,26 @@ class TunedReader(VectorReader):
         return False
 
     @property
+    def dim(self) -> int:
+        from callslip.encoders.encoder import encoder_dim
+
+        return self.settings.vector_size or encoder_dim(self.settings.encoder)
+
+    @property
     def tokenizing(self) -> Any:
         """What turns texts into token ids."""
         return self.model
 
     def writer_input(self, vectors: np.ndarray) -> dict[str, Any]:
-        from callslip.encoders.encoder import encoder_dim
+        from callslip.encoders.encoder import state_dim
 
-        dim = vectors.shape[1] or encoder_dim(self.settings.encoder)
-        return {"input_dim": dim, "reads": self.settings.encoder_memory}
+        s, dim = self.settings, self.dim
+        if s.encoder_memory == "states" and (width := state_dim(s.encoder)) != dim:
+            raise BadSetting(
+                f"encoder_memory=states: the states of {s.encoder!r} have {width} numbers, its vectors {dim}",
+                "Use encoder_memory=vector, or an encoder without a Dense module and no vector_size.",
+            )
+        return {"input_dim": dim, "reads": s.encoder_memory}
 
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
         return builder.tuned_writer(writer)
@@ -252,19 +274,37 @@ class TunedReader(VectorReader):
         return own / max(rate, 1e-12) if parameter.startswith("encoder.") else 1.0
 
     def inputs(self, queries: list[Query], vectors: np.ndarray) -> Inputs:
-        return self.tokenizing.tokenize([query.text for query in queries], self.settings.seq2seq_length)
+        return self.tokenize([query.text for query in queries], "query")
 
     def query_inputs(self, queries: list[Query]) -> Inputs:
-        return self.text_inputs([query.text for query in queries], "")
+        return self.inputs(queries, np.zeros((len(queries), 0), np.float32))
 
-    def text_inputs(self, texts: list[str], progress: str) -> Inputs:
-        return self.tokenizing.tokenize(texts, self.settings.seq2seq_length)
+    def text_inputs(self, texts: list[str]) -> Inputs:
+        return self.tokenize(texts, "query")
+
+    def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
+        return self.tokenize([document.content for document in documents], "document")
+
+    def read_documents(self, documents: Iterable[Document], progress: str) -> Inputs:
+        return self.tokenize([document.content for document in documents], "document")
 
     def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
-        every = chain(texts, (document.content for document in documents))
-        blocks = iter(lambda: list(islice(every, TOKENIZED)), [])
-        rows = (row for block in blocks for row in self.tokenizing.tokenize(block, self.settings.seq2seq_length))
-        return TokenTable.of(rows)
+        contents = (document.content for document in documents)
+        return TokenTable.of(chain(self._tokenized(texts, "query"), self._tokenized(contents, "document")))
+
+    def _tokenized(self, texts: Iterable[str], kind: Kind) -> Iterator[list[int]]:
+        """Token ids of texts that are not all in memory at once."""
+        each = iter(texts)
+        while block := list(islice(each, TOKENIZED)):
+            yield from self.tokenize(block, kind)
+
+    def tokenize(self, texts: list[str], kind: Kind) -> list[list[int]]:
+        """Token ids of texts as the model reads them: with the encoder's prompt before texts of that kind."""
+        return self.tokenizing.tokenize(self.prompted(texts, kind), self.settings.seq2seq_length)
+
+    def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
+        """Texts with what the model wants before them."""
+        return self.texts.prompted(texts, kind)
 
     def batch(self, inputs: Inputs, rows: np.ndarray | None = None) -> Any:
         device = next(self.model.parameters()).device
@@ -290,16 +330,27 @@ class TunedReader(VectorReader):
 
 
 class T5Reader(TunedReader):
-    """A T5 that reads the text of a query itself and writes its code."""
+    """A T5, or a decoder-only language model, that reads the text of a query itself and writes its code."""
 
     @property
     def tokenizing(self) -> Any:
         return getattr(self.model, "writer", self.model)
 
     def new_model(self, builder: Builder, widths: Sequence[int], with_end: bool) -> None:
+        from callslip.decoders.causal import CausalCodeWriter, is_causal
+        from callslip.decoders.t5 import T5CodeWriter
+
+        kind: Any
         kind, options = builder.t5_writer()
+        if is_causal(self.settings.seq2seq):
+            if kind is not T5CodeWriter:
+                raise no_encoder()
+            kind, options = CausalCodeWriter, {}
         writer = kind.from_pretrained(self.settings.seq2seq, [int(w) for w in widths], with_end=with_end, **options)
         self.use(builder.t5_model(writer))
+
+    def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
+        return texts  # the encoder's prompts are not T5's
 
     def learning_share(self, parameter: str, rate: float) -> float:
         return 1.0
@@ -308,9 +359,12 @@ class T5Reader(TunedReader):
         """T5's encoder has no vector of its own: the mean of its states, as a unit vector."""
         from torch.nn import functional
 
+        from callslip.decoders.causal import CausalCodeWriter
         from callslip.decoders.histories import Read
         from callslip.encoders.pooling import pool
 
+        if isinstance(self.tokenizing, CausalCodeWriter):
+            raise no_encoder()
         states = self.tokenizing.encode(batch)
         return Read(functional.normalize(pool(states.values, states.mask, "mean"), dim=-1), states)
 
@@ -320,8 +374,10 @@ class T5Reader(TunedReader):
             model_files.save_parts(folder, self.model, "writer.")
 
     def load(self, folder: Path, builder: Builder) -> None:
-        model = builder.t5_model(builder.t5_writer()[0].load(folder / T5))
-        self.use(model)
+        from callslip.decoders.causal import CausalCodeWriter, is_causal
+
+        kind: Any = CausalCodeWriter if is_causal(folder / T5) else builder.t5_writer()[0]
+        self.use(builder.t5_model(kind.load(folder / T5)))
         if self.tokenizing is not self.model:
             model_files.load_parts(folder, self.model, "writer.")
         self.model.eval()
@@ -479,6 +535,14 @@ def with_noise(batch: Any, noise: float) -> Any:
     return batch + noise * torch.randn_like(batch) / batch.shape[1] ** 0.5
 
 
+def no_encoder() -> Unsupported:
+    """The error of a method that needs more of a T5 than the codes it writes."""
+    return Unsupported(
+        "seq2seq is a decoder-only model, and this method needs T5's encoder or its word embeddings",
+        "Give a T5, or use another method, such as dsi-semantic.",
+    )
+
+
 def reads_text(settings: Any) -> bool:
     """Whether the model reads texts itself rather than the vectors of a frozen encoder."""
     return isinstance(settings, T5Settings) and (settings.train_encoder != "none" or settings.seq2seq is not None)
@@ -501,9 +565,13 @@ def reader_for(settings: Any, corpus: Corpus, texts: TextVectors, rows: Rows) ->
         training_sequences(corpus)  # or an error, before anything is encoded
         return HistoryReader(settings, texts, rows, kind, has_texts(corpus))
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:
+        from callslip.decoders.causal import is_causal
         from callslip.decoders.t5 import check_checkpoint
 
-        check_checkpoint(settings.seq2seq)  # a wrong name must not cost the encoding of the corpus
+        if not is_causal(settings.seq2seq):
+            check_checkpoint(settings.seq2seq)  # a wrong name must not cost the encoding of the corpus
+        elif getattr(settings, "seq2seq_codes", "tokens") == "codebooks":
+            raise BadSetting("seq2seq_codes=codebooks with a decoder-only model", "Use seq2seq_codes=tokens.")
     return text_reader(settings, texts, rows)
 
 

@@ -21,6 +21,7 @@ from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.filters.filter import Filter, group_by_filter
 from callslip.index.living import Living
 from callslip.index.rows import Rows
+from callslip.runtime.plugins import package_of
 from callslip.search.hits import Hit, Hits
 from callslip.settings import make, to_dict
 from callslip.storage.rows import Documents, MemoryDocuments, Parts
@@ -313,12 +314,15 @@ class Retriever:
 
     def describe(self) -> dict[str, Any]:
         """Method, settings, corpus and cost, for manifests and reports."""
-        return {
+        said = {
             "method": self.method,
             "settings": to_dict(self.settings),
             "corpus": self.corpus_fingerprint,
             "fit_seconds": round(self.fit_seconds, 3),
         }
+        if not type(self).__module__.startswith("callslip."):
+            said["plugin"] = package_of(type(self))  # for whoever opens the index without it
+        return said
 
     def take_description(self, manifest: dict[str, Any]) -> None:
         """Read what `describe` wrote."""
@@ -343,7 +347,7 @@ class Retriever:
     def _as_query(self, number: int, query: str | Query) -> Query:
         if not isinstance(query, (str, Query)):
             raise BadSetting(f"a query is a text or a Query, not {type(query).__name__}")
-        return query if isinstance(query, Query) else Query(str(number), query)
+        return query if isinstance(query, Query) else Query(f"#{number}", query)  # no id of a corpus
 
     def _hits(self, found: Found, k: int, texts: bool = True) -> Hits:
         rows = [int(row) for row in found.rows[:k]]

@@ -27,7 +27,8 @@ class EncoderSettings:
         check_all(self)
 
     encoder: str = "minilm"
-    """Encoder: minilm (embedded), granite, bge-small, or any Hugging Face encoder by name or path."""
+    """Encoder: minilm (embedded), granite, bge-small, or any Hugging Face encoder by name or path; `given` if queries
+    come with vectors of their own."""
     max_length: int | None = None
     """Maximum number of word pieces the encoder reads of each text; none is the encoder's own limit."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
@@ -35,6 +36,15 @@ class EncoderSettings:
     available."""
     device: str | None = None
     """cpu, cuda or mps; none chooses the best device available."""
+    vector_size: int | None = None
+    """Numbers kept of each vector, from the first, for encoders trained so (Matryoshka); none keeps all."""
+    query_prompt: str | None = None
+    """Text written before each query, such as `query: ` for E5; none is what the checkpoint's files say."""
+    document_prompt: str | None = None
+    """Text written before each document, such as `passage: ` for E5; none is what the checkpoint's files say."""
+
+    def check(self) -> None:
+        check_range(self, vector_size=1)
 
 
 @dataclass(frozen=True)
@@ -201,9 +211,10 @@ class T5Settings:
     """What the decoder attends to with a fine-tuned encoder: the one `vector` of a text, or the `states` of all its
     tokens."""
     seq2seq: str | None = None
-    """T5 checkpoint, fine-tuned as a whole: flan-t5-small (extra `t5`), a name on the hub or a folder. It reads the
-    query's text and writes its code, in place of the small decoder over the encoder's vector. Needs a learning rate of
-    about 5e-4 and batches of about 32; a GPU is recommended."""
+    """T5 checkpoint, fine-tuned as a whole: flan-t5-small (extra `t5`), a name on the hub or a folder; or, in some
+    methods, the folder of a decoder-only language model. It reads the query's text and writes its code, in place of the
+    small decoder over the encoder's vector. Needs a learning rate of about 5e-4 and batches of about 32; a GPU is
+    recommended."""
     seq2seq_length: int = 64
     """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
     micro_batch: int | None = None
@@ -236,7 +247,8 @@ class SavedCodesSettings:
         check_all(self)
 
     codes_from: str | None = None
-    """Saved index whose codes are used instead of the method's own; it must hold every document of the corpus."""
+    """Saved index or file of codes (.csv, .parquet, .json, .npy) whose codes are used instead of the method's own; it
+    must hold every document of the corpus."""
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,11 @@ class VectorRetriever(Retriever):
 
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
         """The vectors of queries, [n, dim]: here, the encoder's."""
-        return self.texts.encode([query.text for query in queries])
+        return self.texts.queries(queries)
 
     def document_vectors(self, documents: Iterable[Document], progress: str) -> np.ndarray:
         """The vectors of documents, [n, dim]: here, the encoder's."""
-        return self.texts.cached([document.content for document in documents], progress)
+        return self.texts.documents(documents, progress)
 
     def index(self, vectors: np.ndarray) -> None:
         """Make these vectors the ones that are searched."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from callslip import settings as settings_of
 from callslip.errors import BadSetting, UnknownName
+from callslip.runtime import plugins
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Corpus
@@ -25,8 +26,16 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
     paper: str | None = None
     """The recipe that is the preset `paper`."""
+    plugin: plugins.Plugin | None = None
+    """The plugin that brings the method, if it is another package's."""
+    cls: type[Retriever] | None = None
+    """The class itself, if it was given instead of a name."""
 
     def load(self) -> type[Retriever]:
+        if self.cls is not None:
+            return self.cls
+        if self.plugin is not None:
+            return checked(self.plugin.load())
         module, _, name = self.where.partition(":")
         return getattr(importlib.import_module(f"callslip.methods.{module}"), name)
 
@@ -45,6 +54,11 @@ class Method:
     def presets(self) -> dict[str, dict[str, Any]]:
         """The settings of every preset, by name."""
         return {name: self.preset(name) for name in self.preset_names()}
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The settings of a method that has none."""
 
 
 METHODS: dict[str, Method] = {
@@ -123,6 +137,10 @@ DEFAULT = "tied-residual"
 """The method of a fit that names none."""
 DEFAULT_FOR_LOGS = "dsi-semantic"
 """The same where queries are histories of items."""
+DEFAULT_CODES = "dsi-semantic"
+"""The method whose codes are made where only codes are asked for."""
+NAME_LENGTH = 100
+"""Longest name of a method that a manifest takes."""
 
 
 def default_for(corpus: Corpus) -> str:
@@ -132,34 +150,71 @@ def default_for(corpus: Corpus) -> str:
     return DEFAULT_FOR_LOGS if has_histories(corpus) else DEFAULT
 
 
-def find(name: str) -> Method:
-    """The method of that name; `a+b` is the hybrid of a and b."""
-    if "+" in name and name not in METHODS:
+def known() -> dict[str, Method]:
+    """All methods by name: callslip's own, and those of other packages."""
+    brought = {
+        name: Method(plugin.where, f"of the package {plugin.package} {plugin.version}", plugin=plugin)
+        for name, plugin in plugins.plugins(plugins.METHODS).items()
+    }
+    return brought | METHODS
+
+
+def find(name: str | type) -> Method:
+    """The method of that name; `a+b` is the hybrid of a and b. A class is a method by itself."""
+    if isinstance(name, type):
+        cls = checked(name)
+        return Method(f"{cls.__module__}:{cls.__qualname__}", (cls.__doc__ or "").partition("\n")[0], cls=cls)
+    if name in METHODS:
+        return METHODS[name]
+    if "+" in name:
         parts = tuple(part.strip() for part in re.split(r"(?<!\+)\+(?!\+)", name))  # asi++ is one name
         for part in parts:
             if not part:  # a stray + in the name
-                raise UnknownName("method", name, METHODS)
-            if part not in METHODS:
-                raise UnknownName("method", part, METHODS)
+                raise UnknownName("method", name, known())
+            if part not in METHODS and part not in known():
+                raise UnknownName("method", part, known())
         return Method("hybrid:Hybrid", f"fusion of {', '.join(parts)}", {"parts": parts})
-    if name not in METHODS:
-        raise UnknownName("method", name, METHODS)
-    return METHODS[name]
+    if name not in known():
+        raise UnknownName("method", name, known())
+    return known()[name]
 
 
-def make_saved(name: str, values: Mapping[str, Any]) -> Retriever:
+def checked(cls: Any) -> type[Retriever]:
+    """The class of a method, if it keeps the contract of one."""
+    from callslip.index.retriever import Retriever
+
+    if not isinstance(cls, type) or not issubclass(cls, Retriever):
+        shown = getattr(cls, "__qualname__", type(cls).__qualname__)
+        raise BadSetting(f"{shown} is no method", "A method is a subclass of callslip.Retriever.")
+    return cls
+
+
+def name_of(cls: type) -> str:
+    """The name of a class as a method: a plugin's or one of ours, or else module:class."""
+    where = f"{cls.__module__}:{cls.__qualname__}"
+    for name, plugin in plugins.plugins(plugins.METHODS).items():
+        if plugin.where == where:
+            return name
+    for name, method in METHODS.items():
+        if method.where.endswith(f":{cls.__qualname__}") and method.load() is cls:
+            return name
+    return where[:NAME_LENGTH]
+
+
+def make_saved(name: str | type, values: Mapping[str, Any]) -> Retriever:
     """An unfitted retriever of the settings that a saved index names, possibly of an earlier version."""
-    from callslip.index.retired import saved_settings, with_former_defaults
+    from callslip.index.retired import FORMER, as_fitted, saved_settings
 
     cls = find(name).load()
-    values = with_former_defaults(cls.Settings, values)
+    younger = FORMER.keys() | getattr(cls.Settings, "former_defaults", {}).keys()
+    values = values if younger <= values.keys() else as_fitted(cls.Settings, values)
     try:
         return make(name, values)
     except UnknownName:
-        return cls(saved_settings(cls.Settings, values), method=name)
+        return cls(saved_settings(cls.Settings, values), method=name if isinstance(name, str) else name_of(name))
 
 
-def make(name: str, values: Mapping[str, Any] | None = None, *, preset: str | None = None) -> Retriever:
+def make(name: str | type, values: Mapping[str, Any] | None = None, *, preset: str | None = None) -> Retriever:
     """An unfitted retriever: the method's own settings, then the preset's, then the given values."""
     method = find(name)
     cls = method.load()
@@ -174,4 +229,5 @@ def make(name: str, values: Mapping[str, Any] | None = None, *, preset: str | No
     if dotted:  # part.key=value is for a part of a hybrid
         given = tuple(f"{key}={chosen.pop(key)}" for key in dotted)
         chosen["options"] = (*chosen.get("options", ()), *given)
-    return cls(settings_of.make(cls.Settings, chosen), method=name)
+    own = cls.Settings if cls.Settings is not object else NoSettings
+    return cls(settings_of.make(own, chosen), method=name if isinstance(name, str) else name_of(name))

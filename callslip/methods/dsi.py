@@ -16,20 +16,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from callslip.corpus.documents import Corpus
+from callslip.errors import UnknownName
 from callslip.identifiers import atomic_codes, levels_for, naive_codes, random_codes
-from callslip.identifiers.makers import CodeMaker, code_maker
+from callslip.identifiers.makers import CodeMaker, code_maker, known_makers
 from callslip.index.generative import GenerativeRetriever
 from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, SavedCodesSettings, T5Settings
 from callslip.settings import check_range
+
+WITHOUT_VECTORS = ("random", "atomic", "naive")
+KINDS = ("semantic", *WITHOUT_VECTORS)
 
 
 @dataclass(frozen=True)
 class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
     """Settings of DSI: the codes."""
 
-    codes: Literal["semantic", "random", "atomic", "naive"] = "semantic"
-    """Kind of codes: `semantic` (paths in a tree of k-means clusters), `random`, `atomic` (one token per document) or
-    `naive` (the row number, digit by digit)."""
+    codes: str = "semantic"
+    """Kind of codes: `semantic` (paths in a tree of k-means clusters), `random`, `atomic` (one token per document),
+    `naive` (the row number, digit by digit), or a maker of codes: residual-quantization, or one of another package."""
     width: int = 32
     """Tokens per level, for semantic and random codes."""
     length: int | None = None
@@ -44,6 +48,8 @@ class DSISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
 
     def check(self) -> None:
         check_range(self, width=1, length=1, leaf=1)
+        if self.codes not in KINDS and self.codes not in known_makers():
+            raise UnknownName("kind of codes", self.codes, (*KINDS, *known_makers()))
 
 
 class DSI(GenerativeRetriever):
@@ -67,15 +73,17 @@ class DSI(GenerativeRetriever):
 
     @property
     def codes_of_vectors(self) -> bool:
-        return super().codes_of_vectors and self.settings.codes == "semantic"
+        return super().codes_of_vectors and self.settings.codes not in WITHOUT_VECTORS
 
     def code_maker(self, documents: int) -> CodeMaker | None:
         s = self.settings
-        if s.codes != "semantic":
+        if s.codes in WITHOUT_VECTORS:
             return None
+        length = self._length(documents)
+        if s.codes != "semantic":
+            return code_maker(s.codes, width=s.width, length=length, seed=s.seed)
         last: Any = {"leaf": "rank"} if s.collisions == "level" else {}
-        length = self._length(documents) + bool(last)
-        return code_maker("hierarchical-kmeans", width=s.width, length=length, seed=s.seed, **last)
+        return code_maker("hierarchical-kmeans", width=s.width, length=length + bool(last), seed=s.seed, **last)
 
     def _length(self, documents: int) -> int:
         return self.settings.length or levels_for(documents, self.settings.width, self.settings.leaf)

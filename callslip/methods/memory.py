@@ -58,7 +58,7 @@ class Memory(Retriever):
         self.texts = TextVectors(self.settings)
 
     def build(self, corpus: Corpus) -> None:
-        self.vectors = self.texts.cached([document.content for document in corpus], "encoding documents")
+        self.vectors = self.texts.documents(corpus, "encoding documents")
         queries, judgements = corpus.split("train")
         row_of = corpus.rows()
         known = {
@@ -72,10 +72,10 @@ class Memory(Retriever):
         self.answers = np.asarray(pairs, np.int64).reshape(-1, 2)
         self.asked = np.zeros((0, self.vectors.shape[1]), np.float32)
         if self.asked_texts:
-            self.asked = self.texts.cached(self.asked_texts, "encoding queries")
+            self.asked = self.texts.training(self.asked_texts)
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        vectors = self.texts.encode([query.text for query in queries])
+        vectors = self.texts.queries(queries)
         found = []
         both = zip(inner_products(vectors, self.vectors), inner_products(vectors, self.asked), strict=True)
         for own, earlier in both:
@@ -102,7 +102,7 @@ class Memory(Retriever):
     # Changes, and the saved folder.
 
     def prepare(self, documents: list[Document]) -> Parts:
-        return {"vectors": self.texts.cached([document.content for document in documents], "encoding new documents")}
+        return {"vectors": self.texts.documents(documents, "encoding new documents")}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.vectors = np.concatenate([self.vectors, parts["vectors"]])

@@ -76,7 +76,7 @@ class SASRec(Recommender):
         if s.items == "id":
             self.vectors = np.zeros((len(corpus), 0), np.float32)
         elif texts:
-            self.vectors = self.texts.cached([d.content for d in corpus], "encoding items")
+            self.vectors = self.texts.documents(corpus, "encoding items")
         else:
             self.vectors = interaction_vectors(sequences, len(corpus), s.seed)
         self.shape = HistoryShape.of(s, s.queries, self.vectors, texts)
@@ -132,7 +132,7 @@ class SASRec(Recommender):
 
     def prepare(self, documents: list[Document]) -> Parts:
         if self.vectors.shape[1] and self.shape.texts:
-            return {"vectors": self.texts.cached([d.content for d in documents], "encoding items")}
+            return {"vectors": self.texts.documents(documents, "encoding items")}
         return {"vectors": np.zeros((len(documents), self.vectors.shape[1]), np.float32)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -169,17 +169,21 @@ def create_app(
     host: str = "127.0.0.1",
     names: tuple[str, ...] = (),
     limits: Limits | None = None,
+    mount: Callable[[Any], Any] | None = None,
 ) -> Application:
-    """Create the ASGI application: FastAPI behind the guard."""
-    from callslip.server.routes import add_routes, rule_of
+    """Create the ASGI application: FastAPI behind the guard. `mount` makes another application of the server's tools,
+    such as MCP's, whose routes are added to the others."""
+    from callslip.server.routes import add_routes, rule_of, tools_of
 
     limits = limits or Limits()
     server = Server(served, limits)
+    mounted = None if mount is None else mount(tools_of(server))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         watcher = asyncio.create_task(server.look_for_newer())
-        yield
+        async with nullcontext() if mounted is None else mounted.router.lifespan_context(mounted):
+            yield
         watcher.cancel()
         with suppress(asyncio.CancelledError):
             await watcher
@@ -198,6 +202,8 @@ def create_app(
     )
     app.router.route_class = JsonRoute
     add_routes(app, server)
+    if mounted is not None:
+        app.router.routes.extend(mounted.routes)
     _handle_errors(app)
 
     def seen(scope: Mapping[str, Any], status: int) -> None:

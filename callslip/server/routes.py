@@ -24,6 +24,7 @@ from callslip.server.guard import CLIENT, Rule
 from callslip.server.inference import Asked
 from callslip.server.page import PAGE
 from callslip.server.serving import Served
+from callslip.server.tools import ServedTools
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): Rule("open"),
@@ -45,12 +46,14 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/compact"): Rule("admin"),
     **{("GET", path): Rule("open") for path in PAGE},
 }
+MOUNTED = {("POST", "/mcp"): Rule("search", infers=True)}
+"""Rules of routes that exist only if `create_app` mounts them."""
 DOCUMENT = "/v1/documents/{doc_id:path}"
 
 
 def rule_of(method: str, path: str) -> Rule | None:
     """The rule of a request, by method and path alone."""
-    found = RULES.get((method, path))
+    found = RULES.get((method, path)) or MOUNTED.get((method, path))
     if found is None and path.startswith("/v1/documents/"):
         found = RULES.get((method, DOCUMENT))
     return found
@@ -69,6 +72,11 @@ def add_routes(app: FastAPI, server: Server) -> None:
     _add_search(app, server)
     _add_documents(app, server)
     _add_codes(app, server)
+
+
+def tools_of(server: Server) -> ServedTools:
+    """The tools of an agent on the first index."""
+    return ServedTools(server, _document)
 
 
 def _add_plain(app: FastAPI, server: Server) -> None:

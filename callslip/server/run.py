@@ -30,6 +30,7 @@ def serve(
     limits: Limits | None = None,
     settings: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    mount: Callable[[Any], Any] | None = None,
 ) -> None:
     """Serve indexes until a signal stops the server. Address, keys and folders are checked first."""
     limits = limits or Limits()
@@ -39,7 +40,7 @@ def serve(
     listening = bound(host, port)
     try:
         served = serve_all(paths, settings)
-        app = create_app(served, known, host=host, names=names, limits=limits)
+        app = create_app(served, known, host=host, names=names, limits=limits, mount=mount)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("callslip.server").setLevel(logging.INFO)
         listening.listen(1024)  # queue connections that arrive before uvicorn is ready, instead of refusing them

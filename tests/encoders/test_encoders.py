@@ -29,7 +29,7 @@ SHORT = [TEXTS[i] for i in (0, 1, 2, 4, 5)]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "mat", "dog", "ran", "far"]
 
 
-def tiny_checkpoint(folder, pooling=None, seed=0, width=16):
+def tiny_checkpoint(folder, pooling=None, seed=0, width=16, positions=32):
     """A two-layer BERT with a word tokenizer, written as Hugging Face writes them."""
     torch.manual_seed(seed)
     config = BertConfig(
@@ -38,7 +38,7 @@ def tiny_checkpoint(folder, pooling=None, seed=0, width=16):
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=2 * width,
-        max_position_embeddings=32,
+        max_position_embeddings=positions,
     )
     BertModel(config, add_pooling_layer=False).save_pretrained(folder, safe_serialization=True)
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))

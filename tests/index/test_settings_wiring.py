@@ -20,6 +20,7 @@ from training_spies import plan
 from callslip.corpus.documents import Corpus, Pair, Query
 from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.decoders.writer import Attention
+from callslip.encoders.encoder import TextVectors
 from callslip.encoders.interaction_vectors import interaction_vectors
 from callslip.errors import BadSetting
 from callslip.index import vectors as vectors_module
@@ -66,14 +67,15 @@ def reader(kind: Any = VectorReader, **values: Any) -> Any:
 @pytest.mark.parametrize("method", ["dsi-semantic", "dense"])
 def test_the_encoder_is_loaded_as_the_settings_say(monkeypatch, method):
     asked = []
-    values = {"encoder": "scratch:dim=8", "max_length": 5, "backend": "torch", "device": "cpu"}
+    values = {"max_length": 5, "backend": "torch", "device": "cpu", "query_prompt": "q: ", "document_prompt": "d: "}
+    asked_for = values | {"dim": 4}
     monkeypatch.setattr("callslip.encoders.encoder.load_encoder", lambda name, **more: asked.append((name, more)))
-    index = make(method, values)
+    index = make(method, values | {"encoder": "scratch:dim=8", "vector_size": 4})
     _ = index.texts.encoder
-    assert asked == [("scratch:dim=8", {"max_length": 5, "backend": "torch", "device": "cpu"})]
+    assert asked == [("scratch:dim=8", asked_for)]
     index.adjust({"backend": "onnx"})
     _ = index.texts.encoder
-    assert asked[1] == ("scratch:dim=8", {"max_length": 5, "backend": "onnx", "device": "cpu"})
+    assert asked[1] == ("scratch:dim=8", asked_for | {"backend": "onnx"})
 
 
 def test_vectors_are_those_of_the_encoder(planned, small_corpus):
@@ -362,9 +364,9 @@ def test_items_without_texts_have_the_interaction_vectors_of_the_seed():
 def test_a_fine_tuned_encoder_is_made_as_the_settings_say(monkeypatch):
     asked = []
     monkeypatch.setattr("callslip.decoders.tuned.TunedWriter", lambda *given: asked.append(given))
-    values = {"encoder": "some/encoder", "train_encoder": "all", "max_length": 33}
+    values = {"encoder": "some/encoder", "train_encoder": "all", "max_length": 33, "vector_size": 9}
     reader(TunedReader, **values).join(make("dsi-semantic", BASE | values), "writer")
-    assert asked == [("some/encoder", "writer", "all", 33)]
+    assert asked == [("some/encoder", "writer", "all", 33, 9)]
 
 
 def test_a_fine_tuned_encoder_has_a_learning_rate_of_its_own():
@@ -376,10 +378,11 @@ def test_a_fine_tuned_encoder_has_a_learning_rate_of_its_own():
 def test_a_reader_of_tokens_cuts_texts_at_seq2seq_length(small_corpus):
     one, asked = reader(TunedReader, train_encoder="top", seq2seq_length=17), []
     one.model = SimpleNamespace(tokenize=lambda texts, longest: asked.append((texts, longest)) or [[1]] * len(texts))
+    one.texts = TextVectors(settings(encoder="scratch"))
     one.inputs([Query("q", "one")], None)
     one.training_inputs(["two"], small_corpus, None)
     contents = [document.content for document in small_corpus]
-    assert asked == [(["one"], 17), (["two", *contents], 17)]
+    assert asked == [(["one"], 17), (["two"], 17), (contents, 17)]
 
 
 @pytest.mark.parametrize(("values", "kind"), [({}, VectorReader), ({"train_encoder": "top"}, TunedReader)])

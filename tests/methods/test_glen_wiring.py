@@ -74,11 +74,12 @@ def fit(corpus, preset=None, **values):
 def texts_of(corpus, **values) -> list[tuple[str, str]]:
     """The training texts of an index with such settings, each with the doc_id of its document."""
     index = fit(corpus, **UNTRAINED | values)
-    seen, cached = [], index.texts.cached
-    index.texts.cached = lambda texts, progress: seen.append(texts) or cached(texts, progress)
-    found = training.Training(index, corpus).texts
-    ids = corpus.doc_ids
-    return [(seen[0][text], ids[row]) for text, row in zip(found.text, found.row, strict=True)]
+    seen, number = [], training.number_texts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "number_texts", lambda texts: seen.append(number(texts)) or seen[-1])
+        found = training.Training(index, corpus).texts
+    (distinct, _), ids = seen[0], corpus.doc_ids
+    return [(distinct[text], ids[row]) for text, row in zip(found.text, found.row, strict=True)]
 
 
 def common_prefix(one, other) -> int:
@@ -179,11 +180,10 @@ def test_negatives_may_be_the_best_of_bm25_without_the_answers(small_corpus, pha
 
 def texts_by_number(index, corpus) -> list[str]:
     """The training texts, each once, in the order of their numbers."""
-    seen, read = [], index.reader.text_inputs
-    index.reader.text_inputs = lambda texts, progress: seen.append(texts) or read(texts, progress)
-    training.Training(index, corpus)
-    del index.reader.text_inputs
-    return seen[-1]
+    texts = [pair.query for pair in index.training_pairs(corpus)]
+    if index.settings.train_on_documents:
+        texts += [document.content for document in corpus]
+    return list(dict.fromkeys(texts))
 
 
 def test_without_negatives_a_batch_ranks_its_own_documents(small_corpus, phases, spy):
@@ -649,7 +649,10 @@ def assert_scores_are_those_of_the_model(index, hits) -> None:
 
 def test_the_encoder_is_loaded_as_the_settings_say(small_corpus, phases, spy):
     loaded, asked = spy(encoders, "load_encoder"), spy(devices, "best_device")
-    fit(small_corpus, encoder="scratch:dim=48", max_length=7, backend="torch", device="cpu", **UNTRAINED)
+    more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
+    fit(small_corpus, encoder="scratch:dim=48", max_length=7, backend="torch", device="cpu", **UNTRAINED, **more)
+    prompts = {(call["dim"], call["query_prompt"], call["document_prompt"]) for call in loaded}
+    assert prompts == {(48, "q: ", "d: ")}
     assert {(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded} == {
         ("scratch:dim=48", 7, "torch", "cpu")
     }
@@ -724,14 +727,14 @@ def test_t5_writes_the_likeliest_words_of_its_own_vocabulary(small_corpus, read_
     assert written == [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
     np.testing.assert_allclose(index.weights, weights, atol=1e-4)
     assert index.model.embeddings.data_ptr() == t5.shared.weight[3:].data_ptr(), "tied to the input embeddings"
-    query = index.model.all_states(index.reader.text_inputs(texts, ""))  # queries are read as documents are
+    query = index.model.all_states(index.reader.text_inputs(texts))  # queries are read as documents are
     np.testing.assert_allclose(query, states, atol=1e-4)
 
 
 @pytest.mark.parametrize("feedback", ["hidden", "token"])
 def test_t5_is_fed_its_states_or_its_words(read_by, feedback):
     index = read_by("t5", feedback=feedback, **UNTRAINED)
-    texts = index.model.batch(index.reader.text_inputs([QUESTION, "the nile"], ""))
+    texts = index.model.batch(index.reader.text_inputs([QUESTION, "the nile"]))
     code = torch.from_numpy(index.codes[:2]).long()
     with torch.no_grad():
         given, other = index.model.states(texts, code), index.model.states(texts, (code + 1) % 9)
@@ -853,7 +856,7 @@ def test_texts_are_cut_to_their_length(read_by, spy, reader, seq2seq_length):
 @pytest.mark.parametrize("feedback", ["hidden", "token"])
 def test_a_wide_beam_and_exact_search_agree_with_the_model(read_by, reader, feedback):
     index = read_by(reader, feedback=feedback, learning_rate=1e-2)
-    texts = index.model.batch(index.reader.text_inputs([QUESTION], ""))
+    texts = index.model.batch(index.reader.text_inputs([QUESTION]))
     every = np.unique(index.codes, axis=0)
     with torch.no_grad():
         tokens = torch.from_numpy(every).long()

@@ -329,7 +329,9 @@ def test_large_indexes_are_searched_by_a_graph_unless_the_search_is_exact(small_
 def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
     loaded, asked, moved = spy(encoders, "load_encoder"), spy(devices, "best_device"), spy(method, "best_device")
     values = {"encoder": "scratch:dim=48", "max_length": 7, "backend": "torch", "device": "cpu", "epochs": 0}
-    index = fit(small_corpus, **values)
+    more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
+    index = fit(small_corpus, **values, **more)
+    assert [(c["dim"], c["query_prompt"], c["document_prompt"]) for c in loaded] == [(48, "q: ", "d: ")]
     assert [(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded] == [
         ("scratch:dim=48", 7, "torch", "cpu")
     ]
@@ -440,7 +442,7 @@ def test_a_tuned_encoder_starts_as_the_frozen_one_and_is_trained(small_corpus, t
     np.testing.assert_allclose(untrained.vectors, frozen.encode(texts), atol=1e-5)
     trained = read_by(small_corpus, tiny, "tuned", encoder_learning_rate=1e-2, seq2seq_length=64)
     assert np.abs(trained.vectors - untrained.vectors).max() > 0.01
-    np.testing.assert_allclose(trained.vectors, trained.project(trained.reader.text_inputs(texts, "")), atol=1e-5)
+    np.testing.assert_allclose(trained.vectors, trained.project(trained.reader.text_inputs(texts)), atol=1e-5)
 
 
 @pytest.mark.parametrize(("train_encoder", "layers"), [("top", {1, 2}), ("all", {0, 1, 2})])

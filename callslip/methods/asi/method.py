@@ -15,6 +15,7 @@ from callslip.decoders.tuned import TunedWriter
 from callslip.decoders.writer import CodeWriter
 from callslip.identifiers import random_codes
 from callslip.identifiers.table import Identifiers
+from callslip.index import readers
 from callslip.index.generative import GenerativeRetriever
 from callslip.methods.asi.indexers import Indexer, make_indexer
 from callslip.methods.asi.model import GaussianHead, IndexedWriter
@@ -79,6 +80,8 @@ class ASI(GenerativeRetriever):
         return IndexedWriter(head, indexer, CodeWriter(**own))
 
     def t5_model(self, writer: T5CodeWriter) -> IndexedWriter:
+        if not isinstance(writer, T5CodeWriter):
+            raise readers.no_encoder()
         name, dim, widths = self.settings.indexer, writer.t5.config.d_model, writer.widths
         indexer = make_indexer(name, dim, len(widths), widths[0], **INDEXER_SHAPE[name])
         return IndexedWriter(GaussianHead(dim), indexer, writer)

@@ -117,10 +117,11 @@ class GLEN(GenerativeRetriever):
         s = self.settings
         if isinstance(self.reader, T5Reader):
             return super().new_model(widths, with_end)
-        words = spread(self.texts.cached([plain(piece) for piece in self.vocabulary], "encoding words"))
+        words = spread(self.texts.cached([plain(piece) for piece in self.vocabulary], "encoding words", "plain"))
+        read = self.vectors if self.reader.reads_vectors else words  # given vectors may have another width
         parts = {part: part in s.start for part in ("residual", "pursuit", "strengths")}
         self.reader.shape = self.writer_shape() | parts | {
-            "input_dim": words.shape[1], "words": len(words), "dim": words.shape[1], "length": s.length,
+            "input_dim": read.shape[1], "words": len(words), "dim": words.shape[1], "length": s.length,
             "feedback": s.feedback,
         }  # fmt: skip
         writer = self.writer(self.reader.shape).eval()
@@ -135,7 +136,7 @@ class GLEN(GenerativeRetriever):
 
     def tuned_writer(self, writer: Any) -> LexicalTuned:
         s = self.settings
-        return LexicalTuned(s.encoder, writer, s.train_encoder, s.max_length)
+        return LexicalTuned(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
 
     def t5_writer(self) -> tuple[type[LexicalT5], dict[str, Any]]:
         return LexicalT5, {"codes": "words", "vocabulary": self.word_ids, "feedback": self.settings.feedback}

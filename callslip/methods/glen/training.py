@@ -81,13 +81,26 @@ class Training:
             rows += range(len(corpus))
         distinct, text = number_texts(texts)
         row = np.array(rows, dtype=np.int64)
-        inputs = self.index.reader.text_inputs(distinct, "encoding training texts")
+        inputs = self.inputs_of(distinct, text, row, len(pairs))
         answers = Answers(text, row, len(corpus))
         mined = None
         if self.settings.negatives_by == "bm25" and self.settings.negatives and self.settings.epochs:
             words = WordIndex().index([document.content for document in corpus])
             mined = hard_candidates(words.sparse_scores_of(distinct), answers, TOP)
         return LabelledTexts(inputs, text, row, answers, mined)
+
+    def inputs_of(self, distinct: list[str], text: np.ndarray, row: np.ndarray, pairs: int) -> Inputs:
+        """The distinct texts as the model reads them. The examples after the first `pairs` are documents, which are
+        read as such: an encoder may want another prompt before queries, or document vectors may be given."""
+        asked = np.unique(text[:pairs])
+        read = self.index.reader.text_inputs([distinct[number] for number in asked])
+        place = np.zeros(len(distinct), np.int64)
+        place[text[pairs:]] = row[pairs:] + len(asked)
+        place[asked] = np.arange(len(asked))
+        if isinstance(self.documents, np.ndarray):
+            return np.concatenate([read, self.documents])[place]
+        both = [*read, *self.documents]
+        return [both[number] for number in place]
 
     def learn_keywords(self, codes: np.ndarray) -> None:
         """Phase one: write the keywords of the document, from its text or from a query of it (Eq. 4)."""

@@ -14,7 +14,6 @@ from torch.nn import functional
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.decoders.t5 import T5CodeWriter
 from callslip.decoders.tuned import TunedWriter
-from callslip.encoders.encoder import encoder_dim
 from callslip.index import model_files, readers
 from callslip.index.generative import MEMORY_SLOTS
 from callslip.index.readers import T5Reader
@@ -65,7 +64,7 @@ class TiedAtomic(VectorRetriever):
         self.reader = readers.reader_for(s, corpus, self.texts, self.rows)
         with seeded(s.seed):
             self.new_model()
-            documents = self.reader.text_inputs([document.content for document in corpus], "encoding documents")
+            documents = self.reader.read_documents(corpus, "encoding documents")
             pairs = training_pairs(corpus, s) if s.epochs else []
             if pairs:
                 training = Training(self, documents, teacher)
@@ -84,7 +83,7 @@ class TiedAtomic(VectorRetriever):
         if isinstance(self.reader, T5Reader):
             self.reader.new_model(self.builder, [1], False)
         else:
-            self.reader.shape = self.writer_shape() | {"dim": encoder_dim(self.settings.encoder)}
+            self.reader.shape = self.writer_shape() | {"dim": self.reader.dim}
             self.reader.use(self.reader.join(self.builder, self.writer(self.reader.shape)))
         self.model.eval()
 
@@ -110,7 +109,7 @@ class TiedAtomic(VectorRetriever):
     def tuned_writer(self, writer: Any) -> TunedWriter:
         s = self.settings
         kind = TunedVector if s.state == "encoder" else TunedWriter
-        return kind(s.encoder, writer, s.train_encoder, s.max_length)
+        return kind(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
 
     def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
         kind = T5Vector if self.settings.state == "encoder" else T5State
@@ -145,7 +144,7 @@ class TiedAtomic(VectorRetriever):
         return self.project(self.reader.query_inputs(queries))
 
     def document_vectors(self, documents: Iterable[Document], progress: str) -> np.ndarray:
-        return self.project(self.reader.text_inputs([document.content for document in documents], progress))
+        return self.project(self.reader.read_documents(documents, progress))
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         found = super().find(queries, k, mask, explain)

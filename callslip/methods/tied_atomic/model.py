@@ -60,7 +60,7 @@ class TunedVector(TunedWriter):
     """A fine-tuned encoder alone: the state of a text is its pooled vector."""
 
     def hidden(self, texts: Tokens, codes: Tensor) -> Tensor:
-        return self.encoder(texts.ids, texts.mask)[:, None]
+        return self.encoder(texts.ids, texts.mask)[:, None, : self.dim]
 
 
 class T5State(T5CodeWriter):

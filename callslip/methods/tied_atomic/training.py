@@ -60,7 +60,7 @@ class Training:
         s, row_of = self.settings, corpus.rows()
         texts, text = number_texts([pair.query for pair in pairs])
         row = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
-        inputs = self.index.reader.text_inputs(texts, "encoding training texts")
+        inputs = self.index.reader.text_inputs(texts)
         words = WordIndex().index([document.content for document in corpus])
         answers = Answers(text, row, len(corpus))
         candidates = hard_candidates(words.sparse_scores_of(texts), answers, s.negatives_from)
@@ -83,9 +83,8 @@ class Training:
             asked = [texts[n] for n in np.repeat(examples.text, rows.shape[1])]
             return self.teacher.scores(asked, [contents[n] for n in rows.flat]).reshape(rows.shape)
         if self.settings.teacher == "dense":
-            cached = self.index.texts.cached
-            documents = cached([document.content for document in corpus], "encoding documents")
-            return products(cached(texts, "encoding training texts")[examples.text], documents, rows)
+            documents = self.index.texts.documents(corpus, "encoding documents")
+            return products(self.index.texts.training(texts)[examples.text], documents, rows)
         return scores_at(words.sparse_scores_of(texts), examples.text, rows)
 
     def margin_scale(self, examples: ScoredTexts) -> float:

@@ -25,7 +25,7 @@ def learned(index: TiedResidual, answers: Mapping[str, Sequence[str]]) -> Learne
     texts = list(answers)
     if not texts:
         return Learned(0, 0, len(index.memory))
-    codes = index.maker.assign(index.texts.cached(texts, "encoding queries"))
+    codes = index.maker.assign(index.texts.training(texts))
     scales = index.maker.scales(codes)
     new = (0, 0)
 

@@ -77,7 +77,7 @@ class TiedResidual(Retriever):
 
     def build(self, corpus: Corpus) -> None:
         s = self.settings
-        vectors = self.texts.cached([document.content for document in corpus], "encoding documents")
+        vectors = self.texts.documents(corpus, "encoding documents")
         length = min(s.length, vectors.shape[1] + 1)
         tree = min(s.tree or (1 if len(corpus) <= SMALL else 2), length)
         self.maker = TiedQuantizer(length, tree, seed=s.seed)
@@ -108,7 +108,7 @@ class TiedResidual(Retriever):
         """Remember queries and the rows of the documents that answered them; they count from the next search on."""
         if not texts:
             return
-        codes = self.maker.assign(self.texts.cached(list(texts), "encoding queries"))
+        codes = self.maker.assign(self.texts.training(list(texts)))
         self.memory.add(texts, codes, self.maker.scales(codes), answers)
 
     def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
@@ -129,14 +129,14 @@ class TiedResidual(Retriever):
             owners += [row] * len(parts)
         if not texts:
             return np.zeros((0, self.maker.length), np.uint8), np.zeros(0, np.float16), np.zeros(0, np.int32)
-        codes = self.maker.assign(self.texts.cached(texts, "encoding passages"))
+        codes = self.maker.assign(self.texts.cached(texts, "encoding passages", "document"))
         return codes, self.maker.scales(codes), np.asarray(owners, np.int32)
 
     # Search.
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         texts = [query.text for query in queries]
-        tables = self.maker.tables(self.texts.encode(texts))
+        tables = self.maker.tables(self.texts.queries(queries))
         stems = self.words.tokenize(texts) if self.settings.words else [[]] * len(texts)
         return [self.ranked(*one, k, mask, explain) for one in zip(texts, tables, stems, strict=True)]
 
@@ -224,7 +224,7 @@ class TiedResidual(Retriever):
     # Changes.
 
     def prepare(self, documents: list[Document]) -> Parts:
-        vectors = self.texts.cached([document.content for document in documents], "encoding new documents")
+        vectors = self.texts.documents(documents, "encoding new documents")
         codes = self.maker.assign(vectors)
         parts = {"codes": codes[:, : self.maker.tree], "entries": codes.astype(np.uint8)}
         if self.settings.passages:

@@ -10,6 +10,7 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus
 from callslip.corpus.sentences import count_words, split_sentences
+from callslip.encoders.given import GIVEN
 from callslip.runtime.progress import track
 from callslip.search import fusion
 from callslip.training.fusion import fit_weights
@@ -63,7 +64,7 @@ def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
     if len(asked) >= ENOUGH:
         tables, gains = judged_queries(index, corpus)
         return Weights(fit_weights(tables, gains, prior, usable), "judged queries", len(tables))
-    if not s.words or not s.held_out:
+    if not s.words or not s.held_out or s.encoder == GIVEN:  # given vectors: sentences have none
         return Weights(prior, "nothing")
     usable[3:] = False  # a sentence is not like the queries that are remembered
     tables, gains = taken_sentences(index, corpus)
@@ -140,7 +141,7 @@ def left_out(
     remembered: dict[str, list[int]] = {}
     for number, text in enumerate(memory.texts):
         remembered.setdefault(text, []).append(number)
-    vectors = index.texts.cached(list(texts), "encoding queries")
+    vectors = index.texts.training(list(texts))
     stems = index.words.tokenize(list(texts)) if s.words else [[]] * len(texts)
     tables, gains = [], []
     asked = list(zip(texts, vectors, stems, graded, strict=True))
@@ -175,8 +176,8 @@ def taken_sentences(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarra
             break
     if not chosen:
         return [], []
-    vectors = index.texts.cached([*queries, *rest], "encoding sentences")
-    codes = index.maker.assign(vectors[len(queries) :])
+    vectors = index.texts.cached(queries, "encoding sentences", "query")
+    codes = index.maker.assign(index.texts.cached(rest, "encoding sentences", "document"))
     own = index.entries.codes_of_rows(len(corpus)).copy()
     own[chosen] = codes
     entries = Entries(own, index.maker.scales(own), np.arange(len(corpus)), index.maker.tree)
@@ -186,7 +187,7 @@ def taken_sentences(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarra
     words = index.new_words().index(texts)
     tables, gains = [], []
     stems = words.tokenize(queries)
-    for row, vector, known in zip(chosen, vectors[: len(queries)], stems, strict=True):
+    for row, vector, known in zip(chosen, vectors, stems, strict=True):
         evidence = index.evidence(index.maker.tables(vector[None])[0], known, s.depth, entries=entries, words=words)
         tables.append(evidence.features)
         gains.append((evidence.rows == row).astype(np.float64))

@@ -96,7 +96,7 @@ class TextRanker:
         if isinstance(examples.inputs, np.ndarray):
             return examples
         pairs = index.training_pairs(corpus)
-        vectors = index.texts.cached(pairs.texts, "encoding training texts")
+        vectors = index.texts.training(pairs.texts)
         return TextExamples(vectors, examples.rows[: len(pairs)], index.settings.batch_size)
 
     def scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:
