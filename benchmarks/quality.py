@@ -2,6 +2,8 @@
 
     python benchmarks/quality.py scifact nfcorpus --methods bm25,dense,dsi-semantic,dsi-random [--set key=value]
 
+Controls are included unless --no-controls is given.
+
 `demo` is the embedded corpus; other names are folders in CALLSLIP_DATA.
 """
 
@@ -24,6 +26,7 @@ def main() -> None:
     parser.add_argument("--methods", default="bm25,bm25-classic,dense,dsi-semantic,dsi-random")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="", help="added to the names of the files")
+    parser.add_argument("--no-controls", action="store_false", dest="controls", help="only the methods named")
     arguments = parser.parse_args()
     data = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
     for name in arguments.sets:
@@ -32,6 +35,7 @@ def main() -> None:
             corpus,
             arguments.methods.split(","),
             settings=parse_assignments(arguments.assignments),
+            controls=arguments.controls,
             on_report=tell,
         )
         stem = f"quality-{name}{arguments.tag}"

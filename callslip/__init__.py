@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from callslip.api import codes, compare, evaluate, fit, load
+    from callslip.api import codes, compare, evaluate, fit, learn, load
     from callslip.corpus.documents import Corpus, Document, Query
     from callslip.corpus.load import load_corpus
     from callslip.errors import CallslipError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "codes": "callslip.api",
     "fit": "callslip.api",
+    "learn": "callslip.api",
     "load": "callslip.api",
     "evaluate": "callslip.api",
     "compare": "callslip.api",
@@ -60,6 +61,7 @@ __all__ = [
     "compare",
     "evaluate",
     "fit",
+    "learn",
     "load",
     "load_corpus",
 ]

@@ -11,18 +11,20 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import DEFAULT, find, make, make_saved
+from callslip.methods import DEFAULT_FOR_CODES, LOG_CONTROLS, TEXT_CONTROLS, default_for, find, make, make_saved
 from callslip.runtime import consent
 from callslip.storage import hub
 from callslip.storage.folder import check_writable
 from callslip.storage.home import Home
 
 if TYPE_CHECKING:
+    from callslip.corpus.documents import SkippedLines
     from callslip.encoders.given import Encode
     from callslip.evaluation.comparison import Comparison
     from callslip.evaluation.report import Report
     from callslip.index.code_table import CodeTable
     from callslip.index.given import Vectors
+    from callslip.index.retriever import Learned
     from callslip.storage.check import Checked
     from callslip.training.checkpoints import Checkpoints
 
@@ -38,7 +40,7 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
 
 def fit(
     corpus: Corpus | str | Path | Iterable[Document],
-    method: str | type[Retriever] | Retriever = DEFAULT,
+    method: str | type[Retriever] | Retriever | None = None,
     out: str | Path | None = None,
     *,
     preset: str | None = None,
@@ -49,8 +51,8 @@ def fit(
 ) -> Retriever:
     """Build an index of a corpus with a method, and save it to the folder `out` if one is given.
 
-    `method` is a name, a class of one's own, or an unfitted retriever with its settings. With `checkpoints` the
-    training is saved at intervals; they are removed once the index is saved.
+    `method` is a name, a class of one's own, or an unfitted retriever with its settings; None is the default for this
+    corpus. With `checkpoints` the training is saved at intervals; they are removed once the index is saved.
 
     `vectors` are used in place of the encoder's: an array in the order of the documents, a mapping by doc_id, or a .npy
     or .parquet file. Queries are then encoded by the setting `encoder`, which must be the one that made them, or come
@@ -61,7 +63,8 @@ def fit(
             raise BadSetting("settings or a preset for a retriever that has its own", "Give them with a method's name.")
         retriever = method
     else:
-        retriever = make(method, settings, preset=preset)
+        corpus = as_corpus(corpus) if method is None else corpus
+        retriever = make(method or default_for(as_corpus(corpus)), settings, preset=preset)
     if out is not None:
         check_writable(out)
     data = as_corpus(corpus)
@@ -176,6 +179,42 @@ def delete(path: str | Path, doc_ids: Iterable[str]) -> None:
         home.close()
 
 
+def learn(index: Retriever | str | Path, pairs: Mapping[str, Any] | Iterable[tuple[str, Any]] | str | Path) -> Learned:
+    """Remember which documents answered which queries, without training; durable, and found from the next search on.
+
+    `pairs` are (query, doc_id) or (query, doc_ids), a mapping of them, or the path of a log; `index` is an open index
+    or its folder. An unknown doc_id is an error, and nothing is learned then. See `learn_log` for logs with bad lines.
+    """
+    from callslip.corpus.answers import as_answers
+
+    if isinstance(pairs, (str, Path)):
+        return learn_log(index, pairs)[0]
+    opened = index if isinstance(index, Retriever) else load(index)
+    try:
+        return opened.learn_answers(as_answers(pairs))
+    finally:
+        if opened is not index:
+            opened.close()
+
+
+def learn_log(
+    index: Retriever | str | Path, log: str | Path, *, qrels: str | Path | None = None, skip_bad: bool = False
+) -> tuple[Learned, SkippedLines]:
+    """Learn a log of queries and doc_ids, or a file of queries with its judgements; returns what was skipped, too."""
+    from callslip.corpus.answers import read_answers, read_judged
+    from callslip.corpus.lines import Intake
+
+    opened, intake = index if isinstance(index, Retriever) else load(index), Intake(skip_bad)
+    try:
+        known = opened.refresh(now=True).row_of()
+        opened.learn_answers({})  # a method without a memory says so before a long log is read
+        answers = read_answers(log, intake, known) if qrels is None else read_judged(log, qrels, intake, known)
+        return opened.learn_answers(answers), intake.skipped
+    finally:
+        if opened is not index:
+            opened.close()
+
+
 def snapshot(path: str | Path, out: str | Path) -> None:
     """Copy a saved index as it is at one moment, while others search and change it."""
     from callslip.storage.copies import copy_index
@@ -190,7 +229,7 @@ def push(path: str | Path, name: str, *, private: bool = True, message: str = ""
 
 def codes(
     corpus: Corpus | str | Path | Iterable[Document],
-    method: str | type[Retriever] = DEFAULT,
+    method: str | type[Retriever] = DEFAULT_FOR_CODES,
     *,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -234,13 +273,16 @@ def compare(
     *,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    controls: bool = True,
     on_report: Callable[[str, Report], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Fit several methods on one corpus, evaluate each, and put them in one table.
 
-    A name is a method's, or METHOD:PRESET. `settings` apply to every method that has them, except where the preset that
-    its name gives says otherwise; the first is the baseline of the significance tests.
+    A name is a method's, or METHOD:PRESET. `settings` apply to every method that has them, and to the parts of a hybrid
+    that do, except where the preset that its name gives says otherwise. The first method named is the baseline of the
+    significance tests. Unless `controls` is False, the controls for the corpus's queries come first, whether named or
+    not.
     """
     import dataclasses
 
@@ -258,30 +300,78 @@ def compare(
     if options.get("exact"):
         for retriever in retrievers.values():
             check_decoding(retriever)
+    baseline, named = names[0], set(names)
+    split = options.get("split", "test")
+    first = controls_for(data, split) if controls else []
+    names = [*first, *(name for name in names if name not in first)]
+    parts |= {name: (name, "", "") for name in first}
+    retrievers = {name: retrievers[name] if name in retrievers else make(name) for name in names}
+    known |= {field.name for name in first for field in dataclasses.fields(retrievers[name].settings)}
     for setting in settings or {}:
-        if setting not in known:
+        in_parts = any(_values_of_parts(retriever, {setting: None}) for retriever in retrievers.values())
+        if setting not in known and not in_parts:
             raise UnknownName("setting", setting, known)
-    for name, (method, _, variant) in parts.items():
-        presets = find(method).presets()
-        known_here = {field.name for field in dataclasses.fields(retrievers[name].settings)}
-        values = {key: value for key, value in (settings or {}).items() if key in known_here}
-        retrievers[name] = make(method, presets.get(preset or "", {}) | values | presets.get(variant, {}))
-    _check_queries_are_read(retrievers, data, options.get("split", "test"))
+    retrievers = {
+        name: _configured(method, variant, preset, settings or {}, retrievers[name])
+        for name, (method, _, variant) in parts.items()
+    }
+    histories = _are_histories(data, split)
+    _check_queries_are_read({name: retrievers[name] for name in names if name in named}, histories, split)
+    # A control that the settings made unable to read the queries is not what somebody asked for.
+    names = [name for name in names if retrievers[name].could_read(histories=histories)]
     reports = {}
     for name in names:
         retriever = retrievers.pop(name).fit(data)  # one index in memory at a time
-        reports[name] = evaluate(retriever, data, name=name, **options)
+        own = options if name in named else {key: value for key, value in options.items() if key != "exact"}
+        reports[name] = evaluate(retriever, data, name=name, **own)
         if on_report is not None:
             on_report(name, reports[name])
-    return Comparison(reports, baseline=names[0])
+    return Comparison(reports, baseline=baseline, controls=first)
 
 
-def _check_queries_are_read(retrievers: Mapping[str, Retriever], corpus: Corpus, split: str) -> None:
-    """Refuse a method that could not answer the queries of the split."""
+def _configured(
+    method: str, variant: str, preset: str | None, settings: Mapping[str, Any], untouched: Retriever
+) -> Retriever:
+    """A method as a comparison fits it: the preset for all, then the settings that it or its parts have, then the
+    preset of its own name."""
+    import dataclasses
+
+    presets = find(method).presets()
+    known = {field.name for field in dataclasses.fields(untouched.settings)}
+    values = {key: value for key, value in settings.items() if key in known} | _values_of_parts(untouched, settings)
+    return make(method, presets.get(preset or "", {}) | values | presets.get(variant, {}))
+
+
+def controls_for(corpus: Corpus, split: str) -> list[str]:
+    """The methods that a comparison on this split includes as controls: for texts or for histories, and the memory only
+    if there are judged train queries."""
+    if _are_histories(corpus, split):
+        return list(LOG_CONTROLS)
+    return [name for name in TEXT_CONTROLS if name != "memory" or corpus.split("train")[0]]
+
+
+def _are_histories(corpus: Corpus, split: str) -> bool:
     from callslip.evaluation.evaluate import judged_split
 
     queries, _ = judged_split(corpus, split)
-    histories = all(query.history and not query.text for query in queries.values())
+    return all(query.history and not query.text for query in queries.values())
+
+
+def _values_of_parts(retriever: Retriever, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that parts of a hybrid have, as part.key; a hybrid of another encoder would not be comparable."""
+    import dataclasses
+
+    values = {}
+    for part in getattr(retriever.settings, "parts", ()):
+        known = {field.name for field in dataclasses.fields(find(part).load().Settings)}  # type: ignore[arg-type]
+        for key in known & settings.keys():
+            value = settings[key]
+            values[f"{part}.{key}"] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    return values
+
+
+def _check_queries_are_read(retrievers: Mapping[str, Retriever], histories: bool, split: str) -> None:
+    """Refuse a method that could not answer the queries of the split."""
     unable = [name for name, retriever in retrievers.items() if not retriever.could_read(histories=histories)]
     if unable:
         kind, others = ("histories of items", "item-knn or tiger") if histories else ("texts", "bm25 or dsi-semantic")

@@ -51,6 +51,7 @@ def register() -> None:
         evaluate,
         fit,
         inspect,
+        learn,
         mcp,
         methods,
         push,

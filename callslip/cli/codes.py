@@ -41,7 +41,7 @@ def codes(
     from callslip.errors import BadSetting
     from callslip.identifiers.files import check_written, write_codes
     from callslip.index.code_table import CodeTable
-    from callslip.methods import DEFAULT
+    from callslip.methods import DEFAULT_FOR_CODES
     from callslip.storage.folder import MANIFEST
 
     for path in out or []:
@@ -54,7 +54,7 @@ def codes(
     else:
         _, values = options.chosen_settings(None, set_)
         data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
-        table = api.codes(data, method or DEFAULT, preset=preset, settings=values, vectors=vectors)
+        table = api.codes(data, method or DEFAULT_FOR_CODES, preset=preset, settings=values, vectors=vectors)
     _report(table, other, as_json)
     for path in out or []:
         write_codes(path, table.identifiers)
@@ -71,7 +71,7 @@ def _report(table: CodeTable, other: Identifiers | None, as_json: bool) -> None:
         terminal.echo(terminal.to_json(report, indent=2))
         return
     findings = [Finding(**finding) for finding in report["findings"]]
-    show_quality(quality.measure(table.identifiers), findings, report["verdict"])
+    show_quality(quality.measure(table.identifiers), findings, report["verdict"], table.identifiers.length)
     show_audit(report)
 
 

@@ -16,7 +16,7 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            "--methods", "-m", help="Comma-separated methods, as NAME or NAME:PRESET; the first is the baseline."
+            "--methods", "-m", help="Comma-separated methods, as NAME or NAME:PRESET; the first named is the baseline."
         ),
     ],
     split: Annotated[str, typer.Option("--split", help="The split of the judgements: train, dev or test.")] = "test",
@@ -26,6 +26,15 @@ def compare(
     ] = None,
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
+    controls: Annotated[
+        bool,
+        typer.Option(
+            "--controls/--no-controls",
+            help="Include the controls: for texts bm25, dense, hybrid, memory (if there are train queries) and "
+            "dsi-random; for logs popularity, item-knn and dsi-random.",
+        ),
+    ] = True,
+    codes_alone: options.CodesAloneOption = True,
     exclude_history: options.ExcludeHistoryOption = False,
     typos: Annotated[int, typer.Option("--typos", min=0, help="Number of typos to add to each query.")] = 0,
     queries: options.QueriesOption = None,
@@ -50,6 +59,8 @@ def compare(
         split=split,
         measures=measures or default_measures(data, split),
         typos=typos,
+        controls=controls,
+        codes_alone=codes_alone,
         exclude_history=exclude_history,
         on_report=lambda name, report: options.say(
             f"{name}: fitted in {report.timings['fit_seconds']:.0f} s, "

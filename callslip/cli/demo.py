@@ -23,7 +23,7 @@ def demo(
     preset: options.PresetOption = None,
     set_: options.SetOption = None,
 ) -> None:
-    """Build an index of Python's own documentation, compare it with BM25 and dense retrieval, and search it."""
+    """Build an index of Python's own documentation, compare it with BM25, dense retrieval and both, and search it."""
     from callslip import api
     from callslip.cli.search import show
     from callslip.corpus.demo import demo_corpus
@@ -42,7 +42,7 @@ def demo(
         f"{train} questions to train on, {test} to test on."
     )
     reports = {}
-    for retriever in (make("bm25"), make("dense"), index):
+    for retriever in (make("bm25"), make("dense"), make("hybrid"), index):
         options.say(f"fitting {retriever.method} …")
         retriever.fit(corpus)
         options.say(f"  done in {retriever.fit_seconds:.0f} s; searching the test questions")

@@ -21,6 +21,7 @@ def evaluate(
     exact: Annotated[
         bool, typer.Option("--exact", help="Also search exactly, and report the loss by beam pruning.")
     ] = False,
+    codes_alone: options.CodesAloneOption = True,
     exclude_history: options.ExcludeHistoryOption = False,
     set_: options.SearchSetOption = None,
     queries: options.QueriesOption = None,
@@ -60,6 +61,7 @@ def evaluate(
         depth=depth,
         typos=typos,
         exact=exact,
+        codes_alone=codes_alone,
         exclude_history=exclude_history,
     )
     if json_ is not None:

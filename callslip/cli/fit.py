@@ -53,18 +53,21 @@ def fit(
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
     from callslip.api import fit as fit_and_save
     from callslip.corpus.documents import has_histories
-    from callslip.methods import DEFAULT, make
+    from callslip.methods import DEFAULT_FOR_CODES, default_for, make
     from callslip.storage.folder import MANIFEST, check_writable
 
     named, values = options.chosen_settings(recipe, set_)
-    name = method or named or DEFAULT
     if codes is not None:
         values["codes_from"] = str(codes)
     check_writable(out)
     training = out.with_name(f"{out.name}.training")
     _check_resume(training, resume or resume_from is not None, checkpoints)
-    retriever = make(name, values, preset=preset)
+    name = method or named or (DEFAULT_FOR_CODES if codes is not None else None)
+    if name is not None:
+        make(name, values, preset=preset)  # a mistyped setting must not cost the reading of the corpus
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
+    name = name or default_for(data)
+    retriever = make(name, values, preset=preset)
     if (out / MANIFEST).is_file():
         options.say(f"{out} already contains an index, which will be replaced when the new one is saved")
     if not retriever.could_read(histories=True) and has_histories(data):

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from callslip.identifiers.table import Identifiers
 
 
+OWNERS = "owners.npy"
+"""File of an index whose documents may have several codes."""
+
+
 @app.command()
 def inspect(
     path: Annotated[
@@ -46,6 +50,7 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, 
     identifiers = _of_index(path) if path.is_dir() else read_codes(path)
     if identifiers is None:
         return
+    tree = _tree_of(path, identifiers) if path.is_dir() else identifiers
     other = None if against is None else options.read_table(against)
     whole = CodeTable(identifiers, _vectors(path, len(identifiers))).report(other)
     if as_json:
@@ -55,7 +60,7 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, 
         terminal.echo(terminal.to_json(whole, indent=2))
         return
     figures = quality.measure(identifiers)
-    show_quality(figures, [Finding(**finding) for finding in whole["findings"]], whole["verdict"])
+    show_quality(figures, [Finding(**finding) for finding in whole["findings"]], whole["verdict"], tree.length)
     _show_use(figures)
     show_audit(whole)
     if path.is_dir():
@@ -67,7 +72,7 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, 
             )
         _show_words(path, identifiers)
         if depth:
-            _show_tree(path, identifiers, prefix, depth, branches)
+            _show_tree(path, tree, prefix, depth, branches)
 
 
 def _vectors(path: Path, count: int) -> Any:
@@ -96,12 +101,42 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
         err=True,  # standard output is for the metrics
     )
     # An earlier generation is kept while a process reads it; changes since the snapshot are not in it.
-    places = sorted(p.parent for p in (path / generation_name(manifest["generation"])).rglob("codes.npy"))
+    current = path / generation_name(manifest["generation"])
+    places = sorted(p.parent for name in ("codes.npy", OWNERS) for p in current.rglob(name))
     if not places:
         terminal.echo(f"{manifest['method']} does not use codes: there is nothing to examine.")
         return None
     _say_what_is_left_out(path)
+    if (places[0] / OWNERS).exists():
+        return _of_entries(path, places[0])
     return Identifiers.load(places[0])
+
+
+def _of_entries(path: Path, generation: Path) -> Identifiers:
+    """The codes of an index whose documents may have several: that of each document's text."""
+    from callslip.identifiers.table import Identifiers
+    from callslip.index.entries import Entries
+    from callslip.storage.home import Home
+    from callslip.storage.rows import StoredDocuments
+
+    home = Home.open(path, verify=False)
+    names = list(StoredDocuments(home.store, home.sequence).doc_ids())
+    home.close()
+    codes = Entries.load(generation, 1).codes_of_rows(len(names))
+    last = {name: row for row, name in enumerate(names)}  # an updated document has an earlier row of the same name
+    unique = [name if last[name] == row else f"deleted {row}" for row, name in enumerate(names)]
+    return Identifiers(unique, codes.astype("int32"))
+
+
+def _tree_of(path: Path, identifiers: Identifiers) -> Identifiers:
+    """The first tokens of the codes, where only these form the tree; otherwise the codes themselves."""
+    if not any(path.glob(f"generation-*/{OWNERS}")):
+        return identifiers
+    opened = options.open_index(path, None)
+    levels = getattr(opened, "tree_levels", identifiers.length)
+    opened.close()
+    doc_ids, codes = identifiers.in_row_order()
+    return type(identifiers)(doc_ids, codes[:, :levels])
 
 
 def _say_what_is_left_out(path: Path) -> None:
@@ -251,8 +286,8 @@ def _show_words(path: Path, identifiers: Identifiers, examples: int = 5) -> None
         terminal.echo(terminal.printable(line))
 
 
-def show_quality(figures, findings, verdict: str) -> None:  # type: ignore[no-untyped-def]
-    """Print the verdict, the figures of the table and of each level, and the findings."""
+def show_quality(figures, findings, verdict: str, levels: int) -> None:  # type: ignore[no-untyped-def]
+    """Print the verdict, the figures of the table and of its first levels, and the findings."""
     from rich.console import Console
     from rich.table import Table
 
@@ -265,7 +300,7 @@ def show_quality(figures, findings, verdict: str) -> None:  # type: ignore[no-un
         f"mean bucket {figures.bucket_mean:.1f}, largest {figures.bucket_max}, Gini {figures.gini:.3f}"
     )
     table = Table("level", "tokens", "used", "dead", "perplexity", "Gini", "diversity", box=None, header_style="bold")
-    for level in figures.levels:
+    for level in figures.levels[:levels]:
         table.add_row(
             str(level.level + 1),
             f"{level.width:,}",
@@ -276,6 +311,8 @@ def show_quality(figures, findings, verdict: str) -> None:  # type: ignore[no-un
             f"{level.diversity:.3f}",
         )
     console.print(table)
+    if levels < figures.length:
+        console.print(f"levels 1 to {levels} are the tree; the other {figures.length - levels} rank inside")
     for (severity, remedy), alike in groupby(findings, key=lambda finding: (finding.severity, finding.remedy)):
         problems = "; ".join(finding.problem for finding in alike)
         console.print(f"[bold]{severity}[/]: {problems}\n  remedy: {remedy}", highlight=False)

@@ -61,6 +61,13 @@ QueryVectorsOption = Annotated[
     Path | None,
     typer.Option("--query-vectors", help="Vectors of the queries, .npy in their order or .parquet with ids."),
 ]
+CodesAloneOption = Annotated[
+    bool,
+    typer.Option(
+        "--codes-alone/--no-codes-alone",
+        help="Report what codes alone find, without any vectors; where vectors rank, that takes a second search.",
+    ),
+]
 IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A saved index.")]
 
 

@@ -171,10 +171,25 @@ def show(hit: Hit, retriever: Retriever, explain: bool) -> None:
     if beginning:
         terminal.echo(f"     {printable(beginning[:110])}{'…' if len(beginning) > 110 else ''}")
     if explain and hit.why:
-        terminal.echo(f"     {terminal.to_json(hit.why)}", dim=True)
+        for line in reasons(hit):
+            terminal.echo(f"     {line}", dim=True)
+
+
+def reasons(hit: Hit) -> list[str]:
+    """Why a hit was found, in words where the method tells how much each source counts, otherwise as JSON."""
+    why = hit.why or {}
+    if not why.keys() >= {"meaning", "words", "memory"}:
+        return [terminal.to_json(why)]
+    parts = ", ".join(f"{name} {why[name]:.3f}" for name in ("meaning", "words", "memory"))
+    lines = [f"{parts}  (similarity {why['similarity']:.3f}, BM25 {why['bm25']:.2f})"]
+    if "earlier_query" in why:
+        near = f"(similarity {why['earlier_similarity']:.3f})"
+        lines.insert(0, f"found by this earlier question: {printable(why['earlier_query'])}  {near}")
+    return lines
 
 
 def code_text(hit: Hit, retriever: Retriever) -> str:
     from callslip.identifiers.table import code_to_text
 
-    return printable(code_to_text(hit.code or (), getattr(retriever, "vocabulary", None)))
+    tree = getattr(retriever, "tree_levels", None)
+    return printable(code_to_text(hit.code or (), getattr(retriever, "vocabulary", None), tree))

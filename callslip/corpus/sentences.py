@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from callslip.corpus.documents import Document
 
 _NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Han have no spaces, so each character is a word
 _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
@@ -95,3 +100,15 @@ def _ends(text: str, match: re.Match[str]) -> bool:
     if initial or lower in _SOMETIMES_LAST:
         return opener.lower() in _USUAL_FIRST
     return True
+
+
+def passages(document: Document, most: int) -> list[str]:
+    """At most `most` passages of a document: runs of its sentences, about equally many each, after the title. A
+    document of one passage has none: the whole text is that already."""
+    sentences = split_sentences(document.text)
+    count = min(most, len(sentences))
+    if count < 2:
+        return []
+    ends = [round(len(sentences) * part / count) for part in range(count + 1)]
+    runs = (" ".join(sentences[start:end]) for start, end in itertools.pairwise(ends))
+    return [f"{document.title} {run}".strip() for run in runs]

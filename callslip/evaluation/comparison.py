@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from callslip.evaluation.significance import PERMUTATIONS, Interval, holm, paire
 
 LEVEL = 0.05
 BETTER, WORSE = "▲", "▼"
+CONTROL, CODES_ALONE = "control", "codes alone"
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,19 @@ class Comparison:
     """Reports of several systems on the same queries.
 
     The other systems are tested against the baseline: the given one, else "bm25" if present, else the first. Reports
-    on different data, splits, queries or measures are rejected, since their results are not comparable.
+    on different data, splits, queries or measures are rejected, since their results are not comparable. `controls` are
+    the names of those that come first, marked as controls.
     """
 
-    def __init__(self, reports: Mapping[str, Report], baseline: str | None = None) -> None:
+    def __init__(
+        self, reports: Mapping[str, Report], baseline: str | None = None, controls: Collection[str] = ()
+    ) -> None:
         if not reports:
             raise BadSetting("there is no report to compare", "Give at least one.")
         if baseline is not None and baseline not in reports:
             raise UnknownName("baseline", baseline, reports)
-        self.reports = dict(reports)
+        self.controls = [name for name in reports if name in controls]
+        self.reports = {name: reports[name] for name in (*self.controls, *(n for n in reports if n not in controls))}
         self.baseline = baseline or ("bm25" if "bm25" in reports else next(iter(reports)))
         self._check_same()
         self.measures = list(self.reports[self.baseline].measures)
@@ -102,6 +107,24 @@ class Comparison:
                 table[name][measure] = Cell(*figure, **cell)
         return table
 
+    def label(self, name: str) -> str:
+        """The name of a system in the table, with a mark on controls."""
+        return f"{name} ({CONTROL})" if name in self.controls else name
+
+    @property
+    def code_measure(self) -> str:
+        """The measure of the column `codes alone`."""
+        return "nDCG@10" if "nDCG@10" in self.measures else self.measures[0]
+
+    def codes_alone(self) -> dict[str, dict[str, str]]:
+        """column -> system -> text: the expected result of codes alone; no column if no system has codes."""
+        cells = {
+            name: f"{report.codes_alone[self.code_measure].mean:.4f}"
+            for name, report in self.reports.items()
+            if report.codes_alone
+        }
+        return {CODES_ALONE: cells} if cells else {}
+
     def extras(self) -> dict[str, dict[str, str]]:
         """column -> system -> text: times, unique codes, diversity of the first level, and the first measure as
         expected and by code where documents share codes; columns without values are left out."""
@@ -135,6 +158,11 @@ class Comparison:
         if intervals:
             percent = f"{self.first.confidence * 100:g} %"
             yield f"Means with {percent} bootstrap intervals over queries; the best of a column is in bold."
+        if self.codes_alone():
+            yield (
+                f"{CODES_ALONE}: expected {self.code_measure} of the order by codes, before any ranking by vectors "
+                "(mean over all orders of documents with the same code); – for systems without such an order."
+            )
         if len(self.reports) > 1:
             yield (
                 f"{BETTER} and {WORSE}: better and worse than {self.baseline} at p < {LEVEL} (paired "
@@ -156,6 +184,7 @@ class Comparison:
                 "timings",
                 "identifiers",
                 "shared_codes",
+                "codes_alone",
                 "seen",
                 "pruning",
                 "settings",
@@ -165,7 +194,7 @@ class Comparison:
                 "created",
             )
             systems[name] = {"measures": {m: {**vars(c), "mark": c.mark} for m, c in cells.items()}}
-            systems[name] |= {key: report[key] for key in kept}
+            systems[name] |= {"control": name in self.controls} | {key: report[key] for key in kept}
         return plain(
             {
                 "format": "callslip-comparison",
@@ -182,8 +211,8 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The table in Markdown, with notes on how to read it."""
-        extras = self.extras()
-        head = ["system", *self.measures, *extras]
+        extras, codes = self.extras(), self.codes_alone()
+        head = ["system", *codes, *self.measures, *extras]
         lines = [
             f"**{_markdown(self.title)}**",
             "",
@@ -195,7 +224,8 @@ class Comparison:
             for cell in cells.values():
                 mean = f"**{cell.mean:.4f}**" if cell.best else f"{cell.mean:.4f}"
                 figures.append(f"{mean}{cell.mark} ({cell.low:.3f}–{cell.high:.3f})")
-            lines.append(_row([_markdown(name), *figures, *(column.get(name, "–") for column in extras.values())]))
+            before, after = ([column.get(name, "–") for column in columns.values()] for columns in (codes, extras))
+            lines.append(_row([_markdown(self.label(name)), *before, *figures, *after]))
         lines += ["", *(f"- {_markdown(note)}" for note in self.notes())]
         return "\n".join(lines) + "\n"
 

@@ -11,7 +11,7 @@ from callslip.corpus.documents import Corpus, Judgements, Query
 from callslip.errors import BadSetting
 from callslip.evaluation.measures import DEFAULT_MEASURES, Run, cutoff_of, parse_measures, per_query
 from callslip.evaluation.pruning import DECODINGS, Pruning, check_decoding, decoding_as, measure_pruning
-from callslip.evaluation.report import Report, evaluate_run
+from callslip.evaluation.report import Report, evaluate_run, expected_figures
 from callslip.evaluation.shared_codes import group_by_code
 from callslip.evaluation.typos import typo_queries
 from callslip.identifiers import quality
@@ -39,6 +39,7 @@ def evaluate(
     seed: int = 0,
     exact: bool = False,
     exclude_history: bool = False,
+    codes_alone: bool = True,
 ) -> Report:
     """Search every judged query of the split for `depth` hits (more if a measure has a higher cutoff) and evaluate.
 
@@ -49,6 +50,9 @@ def evaluate(
     `exact` adds the loss by pruning: the queries are searched again, exactly (or by beam search, if the settings choose
     exact decoding). Measures and hits are compared between whole searches, codes between decodings of as many codes as
     the beam size; see `callslip.evaluation.pruning` for the difference.
+
+    For a method with codes, the report also has the expected results of its codes alone, without any ranking by
+    vectors. Where the ranking uses vectors, that takes a second search; `codes_alone=False` saves it.
 
     In an interaction log, all items are ranked for every user; `exclude_history` excludes the items of the user's
     history. The report states which.
@@ -64,6 +68,7 @@ def evaluate(
         seed=seed,
         exact=exact,
         exclude_history=exclude_history,
+        codes_alone=codes_alone,
     )[0]
 
 
@@ -88,6 +93,7 @@ def evaluate_with_run(
     seed: int = 0,
     exact: bool = False,
     exclude_history: bool = False,
+    codes_alone: bool = True,
 ) -> tuple[Report, Run]:
     """Like `evaluate`, and also returns the run."""
     if exact:
@@ -117,15 +123,14 @@ def evaluate_with_run(
         code_of=code_of,
         seen=None if split == "train" else trained_on(corpus),
         identifiers=codes | queries_per_code(code_of, judgements),
-        timings={
-            "fit_seconds": retriever.fit_seconds,
-            "search_seconds": seconds,
-            "search_ms_per_query": 1000 * seconds / max(1, len(queries)),
-        },
+        timings=timings_of(retriever, seconds, len(queries)),
         settings=retriever.describe()["settings"],
         seed=seed,
     )
     report.notes += missing_answers(retriever, judgements)
+    if codes_alone and retriever.code_settings is not None:
+        by_codes = found_by_codes(retriever, list(queries.values()), found, depth, codes, exclude_history)
+        report.codes_alone = expected_figures(by_codes, judgements, parsed, report)
     if any(query.history for query in queries.values()):
         report.notes.append(HISTORY_NOTES[exclude_history])
     if exact:
@@ -133,6 +138,36 @@ def evaluate_with_run(
             retriever, list(queries.values()), k, depth, report, run, judgements, parsed, exclude_history
         )
     return report, run
+
+
+def found_by_codes(
+    retriever: Retriever,
+    queries: list[Query],
+    found: dict[str, Hits],
+    depth: int,
+    codes: dict[str, Any],
+    exclude_history: bool,
+) -> dict[str, Hits]:
+    """The hits in the order of codes alone: those that were found if that is their order, else those of a second
+    search."""
+    wanted = dict(retriever.code_settings or {})
+    before = {name: getattr(retriever.settings, name) for name in wanted}
+    if before == wanted:
+        return found
+    retriever.adjust(wanted)
+    try:
+        return search_all(retriever, queries, depth + codes.get("bucket_max", 0), exclude_history)[0]
+    finally:
+        retriever.adjust(before)
+
+
+def timings_of(retriever: Retriever, search_seconds: float, queries: int) -> dict[str, float]:
+    """Seconds of the fit and of the search of so many queries."""
+    return {
+        "fit_seconds": retriever.fit_seconds,
+        "search_seconds": search_seconds,
+        "search_ms_per_query": 1000 * search_seconds / max(1, queries),
+    }
 
 
 def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:

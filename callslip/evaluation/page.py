@@ -110,15 +110,15 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _figures(comparison: Comparison) -> str:
-    extras = comparison.extras()
+    extras, codes = comparison.extras(), comparison.codes_alone()
     rows = []
     for name, cells in comparison.table.items():
-        tag = (
-            ' <span class="tag">baseline</span>' if name == comparison.baseline and len(comparison.reports) > 1 else ""
-        )
-        more = [escape(column.get(name, "–")) for column in extras.values()]
-        rows.append([escape(name) + tag, *map(_figure, cells.values()), *more])
-    return _table(map(escape, ["System", *comparison.measures, *extras]), rows)
+        roles = ["baseline"] if name == comparison.baseline and len(comparison.reports) > 1 else []
+        roles += ["control"] if name in comparison.controls else []
+        tag = f' <span class="tag">{", ".join(roles)}</span>' if roles else ""
+        before, after = ([escape(column.get(name, "–")) for column in more.values()] for more in (codes, extras))
+        rows.append([escape(name) + tag, *before, *map(_figure, cells.values()), *after])
+    return _table(map(escape, ["System", *codes, *comparison.measures, *extras]), rows)
 
 
 def _figure(cell: Cell) -> str:

@@ -16,9 +16,10 @@ from callslip.errors import BadInput, BadSetting
 from callslip.evaluation.measures import DEFAULT_MEASURES, PerQuery, Run, cutoff_of, parse_measures, per_query
 from callslip.evaluation.plain import plain, to_json, write_json
 from callslip.evaluation.pruning import Pruning
-from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures, code_figures
+from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures, code_figures, group_by_code
 from callslip.evaluation.significance import CONFIDENCE, RESAMPLES, Interval, bootstrap_intervals
 from callslip.runtime.versions import versions
+from callslip.search.hits import Hits
 
 FORMAT = "callslip-report"
 FORMAT_VERSION = 1
@@ -59,6 +60,9 @@ class Report:
     resamples: int = RESAMPLES
     shared_codes: dict[str, Any] | None = None
     """measure -> ranked, optimistic, expected, code; for methods whose documents can share a code."""
+    codes_alone: Figures | None = None
+    """measure -> expected result of the order by codes alone, before any ranking by vectors; None for methods without
+    codes, and if it was not requested."""
     seen: dict[str, Group] | None = None
     """Keys of SEEN_GROUPS -> queries and results, if the seen documents were given."""
     pruning: Pruning | None = None
@@ -83,9 +87,12 @@ class Report:
         """Plain data for JSON, without NaN or NumPy types; the inverse of `from_dict`."""
         data: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "queries": self.queries}
         data |= {
-            key: value for key, value in vars(self).items() if key not in ("measures", "seen", "pruning", "per_query")
+            key: value
+            for key, value in vars(self).items()
+            if key not in ("measures", "codes_alone", "seen", "pruning", "per_query")
         }
         data["measures"] = _figures_to_dict(self.measures)
+        data["codes_alone"] = self.codes_alone and _figures_to_dict(self.codes_alone)
         data["seen"] = self.seen and {
             key: {
                 "meaning": SEEN_GROUPS[key],
@@ -103,6 +110,8 @@ class Report:
         """The inverse of `to_dict`."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         known["measures"] = _figures_from_dict(data["measures"])
+        if known.get("codes_alone"):
+            known["codes_alone"] = _figures_from_dict(data["codes_alone"])
         if known.get("seen"):
             known["seen"] = {
                 key: Group(part["queries"], _figures_from_dict(part["measures"])) for key, part in data["seen"].items()
@@ -206,6 +215,14 @@ def evaluate_run(
         notes=_notes(run, judgements, parsed),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def expected_figures(found: Mapping[str, Hits], judgements: Judgements, measures: list[Any], report: Report) -> Figures:
+    """Means with intervals of the expected value of each measure, over all orders of hits with the same score."""
+    ties = {qid: group_by_code((hit.doc_id, hit.score) for hit in hits) for qid, hits in found.items()}
+    figures = bucket_figures(ties, judgements, measures, ranked=report.per_query, seed=report.seed)
+    bounds = {"confidence": report.confidence, "resamples": report.resamples, "seed": report.seed}
+    return _figures(figures.expected, list(judgements), **bounds)
 
 
 def seen_groups(values: PerQuery, judgements: Judgements, seen: set[str], **bounds: Any) -> dict[str, Group]:

@@ -63,9 +63,12 @@ def new_table(*columns: str) -> Any:
 
 
 def _figures_table(report: Report) -> Any:
-    table = new_table("measure", "mean", f"{report.confidence * 100:g} % interval")
+    codes = report.codes_alone
+    columns = ["codes alone", "ranked"] if codes else ["mean"]
+    table = new_table("measure", *columns, f"{report.confidence * 100:g} % interval")
     for name, (mean, low, high) in report.measures.items():
-        table.add_row(name, f"{mean:.4f}", f"{low:.4f}–{high:.4f}")
+        alone = [f"{codes[name].mean:.4f}"] if codes else []
+        table.add_row(name, *alone, f"{mean:.4f}", f"{low:.4f}–{high:.4f}")
     return table
 
 
@@ -128,9 +131,10 @@ def _comparison_table(comparison: Comparison, *, figures: bool, extras: bool) ->
 
     measures = comparison.measures if figures else []
     columns = comparison.extras() if extras else {}
-    table = new_table("system", *measures, *columns)
+    codes = comparison.codes_alone() if figures else {}
+    table = new_table("system", *codes, *measures, *columns)
     for name, cells in comparison.table.items():
-        row = [Text(name)]
+        row = [Text(comparison.label(name)), *(Text(column.get(name, "–")) for column in codes.values())]
         for measure in measures:
             cell = cells[measure]
             figure = Text(f"{cell.mean:.4f}", style="bold" if cell.best else "")

@@ -34,6 +34,7 @@ MAKERS: dict[str, str] = {
     "hierarchical-kmeans": "kmeans:HierarchicalKMeans",
     "product-quantization": "product:ProductQuantizer",
     "residual-quantization": "residual:ResidualQuantizer",
+    "tied-residual": "tied:TiedQuantizer",
     "rqvae": "rqvae:RQVAE",
     "vqvae": "rqvae:VQVAE",
     "partition-em": "partition_em:PartitionEM",

@@ -28,12 +28,19 @@ END = -1
 FILES = ("codes.npy", "rows.npy", "doc_ids.json")
 
 
-def code_to_text(code: Iterable[int], vocabulary: Sequence[str] | None = None) -> str:
+READABLE = 8
+"""Maximum number of tokens of a code that is shown whole where its first tokens form the tree."""
+
+
+def code_to_text(code: Iterable[int], vocabulary: Sequence[str] | None = None, tree: int | None = None) -> str:
     """A readable code: "12-7-200", or words if there is a vocabulary.
 
-    A token beyond the vocabulary (a rank added by `disambiguate`) is shown as "#1", "#2", …
+    A token beyond the vocabulary (a rank added by `disambiguate`) is shown as "#1", "#2", … If only the first `tree`
+    tokens form the tree, a long code is shortened to them: "12-7-…".
     """
     tokens = [int(token) for token in code if token != END]
+    if tree is not None and len(tokens) > READABLE:
+        return code_to_text(tokens[:tree], vocabulary) + "-…"
     if vocabulary is None:
         return "-".join(map(str, tokens))
     known = len(vocabulary)

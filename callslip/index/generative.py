@@ -6,7 +6,7 @@ differently; nothing is here that only one method needs. What the model reads is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -404,6 +404,12 @@ class GenerativeRetriever(Retriever):
 
     def codes_by_row(self) -> np.ndarray | None:
         return self.identifiers.in_row_order()[1]
+
+    @property
+    def code_settings(self) -> Mapping[str, Any]:
+        if self.settings.ranking == "bucket" and self.identifiers.unique == len(self.identifiers):
+            return {"bucket_limit": None}  # nothing shares a code: `share` would give the same order
+        return {"ranking": "share", "bucket_limit": None}
 
     def save_files(self, folder: Path) -> None:
         from safetensors.numpy import save_file

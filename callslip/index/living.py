@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from callslip.corpus.documents import Document
-from callslip.errors import BadSetting, CallslipError
+from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.index.rows import Rows
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
@@ -240,7 +240,8 @@ class Living:
         with self.gate.changing():
             home = self.home  # another thread may have opened the next generation meanwhile
             changes = home.store.changes(self.version)
-            if changes.purged > self.version:  # what happened meanwhile is only in a snapshot that we do not have
+            # What happened meanwhile is only in a snapshot that we do not have.
+            if changes.purged > self.version or changes.generation > self.generation:
                 # The old store is closed when the last thread that reads it lets go of it.
                 self.open(Home.open(home.path))
             elif changes.version > self.version:
@@ -265,7 +266,7 @@ class Living:
     def compact(self) -> None:
         home = self.home
         with folders.locked(home.path):
-            self.refresh(now=True)
+            self._catch_up()
             with self.gate.changing():
                 home = self.home
                 sequence = self._sequence(home)
@@ -275,6 +276,60 @@ class Living:
                     sequence = sequence[rows]
                     self.rows.replace(StoredDocuments(home.store, sequence))
                 home.write_generation(self._contents.write_files, sequence, self.version)
+
+    def revise(self, plan: Callable[[], T | None], swap: Callable[[T], T]) -> bool:
+        """Change what is no document, such as the memory of earlier queries; when this returns, the change is on disk.
+
+        `plan` computes the new part while searches go on, or returns None if there is nothing to change; `swap` puts a
+        part in the place of the present one, which it returns. A new generation is written, and every other process
+        opens it before its next search. If it cannot be written, the previous part is put back. Returns whether
+        anything changed.
+        """
+        home = self._home
+        if home is None:
+            return self._swapped(plan, swap, lambda: None)
+        if home.store.shared:
+            raise Unsupported(
+                "an index that shares its documents in PostgreSQL cannot learn: every machine has its own snapshot",
+                "Learn before `callslip share`, and copy the folder to each machine afterwards.",
+            )
+        if home.read_only is not None:
+            raise home.read_only
+        with folders.locked(home.path):
+            self._catch_up()
+            return self._swapped(plan, swap, self._write_revised)
+
+    def _swapped(self, plan: Callable[[], T | None], swap: Callable[[T], T], write: Callable[[], None]) -> bool:
+        while True:
+            with self.gate.searching():
+                documents, alive, new = self.rows.documents, self.rows.alive.copy(), plan()
+            if new is None:
+                return False
+            with self.gate.changing():
+                if self.rows.documents is not documents or not np.array_equal(self.rows.alive, alive):
+                    continue  # documents were added or deleted since the plan
+                old = swap(new)
+                before = self._home and self.generation
+                try:
+                    write()
+                except BaseException:
+                    if before == (self._home and self.generation):  # otherwise the generation is in place already
+                        swap(old)
+                    raise
+                return True
+
+    def _write_revised(self) -> None:
+        home = self.home
+        home.write_generation(self._contents.write_files, self._sequence(home), self.version, revised=True)
+
+    def _catch_up(self) -> None:
+        """Apply all changes, and open the folder's generation if another process wrote it and was killed before it
+        could tell. The caller must hold the folder's lock."""
+        self.refresh(now=True)
+        found, held = folders.read_manifest(self.home.path, verify=False), self.home.manifest
+        if found["index"] == held["index"] and found["generation"] != held["generation"]:
+            with self.gate.changing():
+                self.open(Home.open(self.home.path))
 
     def drift(self) -> Drift:
         from callslip.storage.drift import measure

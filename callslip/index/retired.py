@@ -62,13 +62,14 @@ def _default(name: str, value: Any) -> bool:
 
 
 FORMER: dict[str, Any] = {"query_prompt": "", "document_prompt": ""}
-"""Settings that earlier versions did not have, as they acted then where that is not today's default."""
+"""Settings of every encoder that earlier versions did not have, as they acted then; methods have `former_defaults`."""
 
 
-def as_fitted(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a manifest, and those that an earlier version did not name."""
+def with_former_defaults(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved settings, completed by those that are younger than the index and whose default would change its order."""
     known = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    return {name: value for name, value in FORMER.items() if name in known} | dict(values)
+    former = FORMER | getattr(cls, "former_defaults", {})
+    return {name: value for name, value in former.items() if name in known} | dict(values)
 
 
 def saved_settings(cls: type[S], values: Mapping[str, Any]) -> S:
@@ -76,7 +77,7 @@ def saved_settings(cls: type[S], values: Mapping[str, Any]) -> S:
 
     A warning names retired settings whose values had an effect.
     """
-    values = as_fitted(cls, values)
+    values = with_former_defaults(cls, values)
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     gone = {name: value for name, value in values.items() if name not in known and name in RETIRED}
     changed = [f"{name}={value}" for name, value in gone.items() if name in CONSTANTS and not _default(name, value)]

@@ -51,6 +51,18 @@ class Found:
         )
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What `learn_answers` has changed."""
+
+    queries: int
+    """Queries that were new."""
+    answers: int
+    """Answers that were new, to new or to known queries."""
+    remembered: int
+    """All queries that the index remembers now."""
+
+
 class Retriever:
     """Finds documents for a query."""
 
@@ -59,6 +71,8 @@ class Retriever:
     """Named sets of settings for `--preset`. The preset `paper` is a recipe, see `callslip.methods`."""
     search_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings that act when searching, so that they can be changed without fitting again."""
+    learns_from_queries: ClassVar[bool] = True
+    """Whether a fit may learn from judged train queries, which then say nothing about unknown ones."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         self.settings = settings if settings is not None else self.Settings()
@@ -95,8 +109,22 @@ class Retriever:
         """Drop all rows but these, and number them anew from 0. `self.documents` still holds all."""
         raise NotImplementedError
 
+    def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
+        """Remember which documents (doc_ids) answered which queries, without training: durable when this returns, and
+        found from the next search on. Learning the same again changes nothing."""
+        raise Unsupported(
+            f"{self.method} has no memory of queries, so it cannot learn from them without training",
+            "Fit a method that has one: callslip fit CORPUS --method tied-residual --out DIR.",
+        )
+
     def codes_by_row(self) -> np.ndarray | None:
         """The code of every row, padded with -1; None for a method without codes."""
+        return None
+
+    @property
+    def code_settings(self) -> Mapping[str, Any] | None:
+        """Search settings under which codes alone order the hits, and documents that their codes do not tell apart have
+        the same score; empty if that is always so, None for a method without such an order."""
         return None
 
     def save_files(self, folder: Path) -> None:

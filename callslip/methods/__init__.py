@@ -13,6 +13,7 @@ from callslip.errors import BadSetting, UnknownName
 from callslip.runtime import plugins
 
 if TYPE_CHECKING:
+    from callslip.corpus.documents import Corpus
     from callslip.index.retriever import Retriever
 
 
@@ -64,7 +65,15 @@ METHODS: dict[str, Method] = {
     "bm25": Method("bm25:BM25", "lexical matching, with Lucene's usual k1=0.9 and b=0.4"),
     "bm25-classic": Method("bm25:BM25", "lexical matching, with k1=1.5 and b=0.75", {"k1": 1.5, "b": 0.75}),
     "dense": Method("dense:Dense", "nearest vectors of the embedded encoder"),
-    "hybrid": Method("hybrid:Hybrid", "reciprocal rank fusion; any a+b+c is one, this is bm25+dense"),
+    "hybrid": Method("hybrid:Hybrid", "weighted sum of scaled scores; any a+b+c is one, this is bm25+dense"),
+    "memory": Method(
+        "memory:Memory",
+        "the control of methods that learn from judged queries: the nearest of a document and its queries",
+    ),
+    "tied-residual": Method(
+        "tied_residual:TiedResidual",
+        "codes that begin at dense retrieval, with words and a memory of judged queries",
+    ),
     "dsi-semantic": Method(
         "dsi:DSI", "codes by hierarchical k-means, and a decoder that writes them", paper="dsi-paper"
     ),
@@ -121,9 +130,24 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-DEFAULT = "dsi-semantic"
 NAME_LENGTH = 100
 """Longest name of a method that a manifest takes."""
+TEXT_CONTROLS = ("bm25", "dense", "hybrid", "memory", "dsi-random")
+LOG_CONTROLS = ("popularity", "item-knn", "dsi-random")
+"""What a comparison includes by itself: nothing that these reach is a merit of learned codes."""
+DEFAULT = "tied-residual"
+"""The method of a fit that names none."""
+DEFAULT_FOR_LOGS = "dsi-semantic"
+"""The same where queries are histories of items."""
+DEFAULT_FOR_CODES = "dsi-semantic"
+"""The same where codes are given, or made without training a model."""
+
+
+def default_for(corpus: Corpus) -> str:
+    """The method of a fit that names none, for this corpus."""
+    from callslip.corpus.documents import has_histories
+
+    return DEFAULT_FOR_LOGS if has_histories(corpus) else DEFAULT
 
 
 def known() -> dict[str, Method]:
@@ -149,7 +173,7 @@ def find(name: str | type) -> Method:
                 raise UnknownName("method", name, known())
             if part not in METHODS and part not in known():
                 raise UnknownName("method", part, known())
-        return Method("hybrid:Hybrid", f"reciprocal rank fusion of {', '.join(parts)}", {"parts": parts})
+        return Method("hybrid:Hybrid", f"fusion of {', '.join(parts)}", {"parts": parts})
     if name not in known():
         raise UnknownName("method", name, known())
     return known()[name]
@@ -179,11 +203,13 @@ def name_of(cls: type) -> str:
 
 def make_saved(name: str | type, values: Mapping[str, Any]) -> Retriever:
     """An unfitted retriever of the settings that a saved index names, possibly of an earlier version."""
-    from callslip.index.retired import FORMER, as_fitted, saved_settings
+    from callslip.index.retired import FORMER, saved_settings, with_former_defaults
 
     cls = find(name).load()
+    if not FORMER.keys() | getattr(cls.Settings, "former_defaults", {}).keys() <= values.keys():
+        values = with_former_defaults(cls.Settings, values)
     try:
-        return make(name, values if FORMER.keys() <= values.keys() else as_fitted(cls.Settings, values))
+        return make(name, values)
     except UnknownName:
         return cls(saved_settings(cls.Settings, values), method=name if isinstance(name, str) else name_of(name))
 

@@ -42,6 +42,7 @@ class BM25(Retriever):
     """Ranks documents by the words they share with the query."""
 
     Settings = BM25Settings
+    learns_from_queries = False
     settings: BM25Settings
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:

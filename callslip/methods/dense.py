@@ -9,3 +9,4 @@ class Dense(VectorRetriever):
     """Ranks documents by the inner product of their vectors with the query's, as the encoder gave them."""
 
     Settings = VectorSettings
+    learns_from_queries = False

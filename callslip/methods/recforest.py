@@ -9,6 +9,7 @@ probabilities of its paths in all trees.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -82,6 +83,10 @@ class RecForest(Ensemble):
     def adjusted(self, names: frozenset[str]) -> None:
         for part in self.parts:
             part.adjust({name: getattr(self.settings, name) for name in names})
+
+    @property
+    def code_settings(self) -> Mapping[str, Any]:
+        return {"ranking": "share", "bucket_limit": None}
 
     def merged(self, rankings: list[Found], explain: bool) -> Found:
         scores: dict[int, list[float]] = defaultdict(list)

@@ -35,6 +35,11 @@ class WordIndex:
         self.k1, self.b, self.formula, self.language, self.stopwords = k1, b, formula, language, stopwords
         self._bm25: Any = None
 
+    @property
+    def indexed(self) -> bool:
+        """Whether there are texts to score."""
+        return self._bm25 is not None
+
     def index(self, texts: list[str]) -> WordIndex:
         """Index the texts to be scored."""
         import bm25s

@@ -18,7 +18,7 @@ from callslip.identifiers.table import END, code_to_text
 from callslip.index.retriever import Found, Retriever
 from callslip.search.observer import OBSERVER, watched
 from callslip.server.errors import ApiError
-from callslip.server.explorer import coded, vocabulary_of
+from callslip.server.explorer import coded, tree_levels, tree_of, vocabulary_of
 from callslip.server.inference import with_beam
 
 
@@ -76,7 +76,8 @@ def _code_of(retriever: Retriever, row: int) -> dict[str, Any]:
         return {"code": None, "code_text": ""}
     identifiers = part.identifiers  # type: ignore[attr-defined]
     code = identifiers.code_at(int(np.flatnonzero(identifiers.rows == row)[0]))
-    return {"code": list(code), "code_text": code_to_text(code, vocabulary_of(retriever))}
+    text = code_to_text(code, vocabulary_of(retriever), tree_levels(retriever))
+    return {"code": list(code), "code_text": text}
 
 
 def _standing(found: Found, place: int, k: int) -> dict[str, Any]:
@@ -94,8 +95,8 @@ def _levels(
     """For each token of the document's code: the model's score, and whether the prefix stayed in the beam."""
     if told["code"] is None or not hasattr(retriever, "identifiers"):
         return []
-    trie = retriever.identifiers.trie()  # type: ignore[attr-defined]
-    whole = [*told["code"], *[END] * (trie.length - len(told["code"]))]
+    trie = tree_of(retriever).trie()
+    whole = [*told["code"][: trie.length], *[END] * (trie.length - len(told["code"]))]
     gains = told.get("why", {}).get("level_scores") or _forced(retriever, query, whole, mask)
     vocabulary, levels, total = vocabulary_of(retriever), [], 0.0
     for level, token in enumerate(whole):
@@ -143,8 +144,11 @@ def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | No
 def _verdict(told: dict[str, Any]) -> str:
     """The explanation in one sentence."""
     if told["found"]:
-        return f"Found at rank {told['rank']}."
+        earlier = told.get("why", {}).get("earlier_query")
+        return f"Found at rank {told['rank']}" + (f", by this earlier question: {earlier}" if earlier else ".")
     if told["rank"] is not None:
+        if "memory" in told.get("why", {}):
+            return f"Its rank is {told['rank']}, beyond the {told['k']} requested hits."
         return f"The model wrote its code, but its rank is {told['rank']}, beyond the {told['k']} requested hits."
     if told["fell_at"] is not None:
         level = told["levels"][told["fell_at"] - 1]

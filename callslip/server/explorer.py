@@ -42,6 +42,17 @@ def vocabulary_of(retriever: Retriever) -> Sequence[str] | None:
     return None if part is None else getattr(part, "vocabulary", None)
 
 
+def tree_levels(retriever: Retriever) -> int | None:
+    """Number of tokens that form the tree, where codes go on after it; None if all of them do."""
+    part = coded(retriever)
+    return None if part is None else getattr(part, "tree_levels", None)
+
+
+def tree_of(part: Any) -> Identifiers:
+    """The codes as far as they form a tree."""
+    return getattr(part, "tree_identifiers", part.identifiers)
+
+
 @dataclass
 class View:
     """The tree of one state of an index, without deleted documents."""
@@ -98,7 +109,7 @@ class Explorer:
     def _now(self, retriever: Retriever) -> View:
         part = coded(retriever)
         assert part is not None
-        identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
+        identifiers = tree_of(part)
         key = (id(identifiers), retriever.living.version, len(retriever.rows.alive))
         with self._lock:
             if self._view is None or self._view[0] != key:
@@ -196,6 +207,7 @@ class Explorer:
         found = view.retriever.documents.rows(view.identifiers.rows[positions].tolist())
         codes = [view.identifiers.code_at(int(position)) for position in positions]
         vocabulary = vocabulary_of(view.retriever)
+        rest = "" if tree_levels(view.retriever) is None else "-…"
         return {
             "prefix": list(prefix),
             "text": code_to_text(prefix, vocabulary),
@@ -206,7 +218,7 @@ class Explorer:
                     "title": document.title,
                     "text": document.text[:400],
                     "code": list(code),
-                    "code_text": code_to_text(code, vocabulary),
+                    "code_text": code_to_text(code, vocabulary) + rest,
                 }
                 for document, code in zip(found, codes, strict=True)
             ],

@@ -11,7 +11,7 @@ from callslip.identifiers import doctor, quality
 from callslip.identifiers.table import Identifiers
 from callslip.index.retriever import Retriever
 from callslip.server import plots
-from callslip.server.explorer import coded, vocabulary_of
+from callslip.server.explorer import coded, tree_levels, vocabulary_of
 
 BINS = 256
 """Maximum number of bars in a plot of token use; with more tokens, neighbours in order of use are averaged."""
@@ -36,6 +36,7 @@ def facts(name: str, retriever: Retriever) -> dict[str, Any]:
         "has_codes": identifiers is not None,
         "words": vocabulary_of(retriever) is not None,
         "length": None if identifiers is None else identifiers.length,
+        "tree": tree_levels(retriever),
         "beam": getattr(retriever.settings, "beam", None) if "beam" in retriever.search_settings else None,
         "reads_histories": bool(retriever.reads_histories),
     }
@@ -68,7 +69,7 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
                 "title": f"Level {level.level + 1}: use of tokens",
                 "svg": plots.usage(binned(level.usage), level.width),
             }
-            for level in figures.levels
+            for level in figures.levels[: tree_levels(retriever)]  # the rest of a long code has no tree
         ),
     ]
     return told

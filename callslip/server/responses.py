@@ -93,6 +93,14 @@ class ChangeAnswer(Answer):
     version: int
 
 
+class LearnAnswer(Answer):
+    index: str
+    queries: int
+    answers: int
+    remembered: int
+    version: int
+
+
 class ShortNode(Answer):
     token: int
     name: str
@@ -153,6 +161,7 @@ class Facts(Answer):
     has_codes: bool
     words: bool
     length: int | None
+    tree: int | None
     beam: int | None
     reads_histories: bool
 

@@ -38,6 +38,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("DELETE", "/v1/documents/{doc_id:path}"): Rule("write"),
     ("POST", "/v1/documents"): Rule("write", large=True),
     ("POST", "/v1/documents/delete"): Rule("write"),
+    ("POST", "/v1/learn"): Rule("write", large=True),
     ("GET", "/v1/codes"): Rule("search"),
     ("GET", "/v1/codes/documents"): Rule("search"),
     ("GET", "/v1/health"): Rule("search"),
@@ -134,8 +135,8 @@ def _add_search(app: FastAPI, server: Server) -> None:
         filter = await _ready(server, one, body.filter)
         job = server.inference.put(asked, body.made(), filter, client=request.scope[CLIENT])
         lists = await server.answer(request, job)
-        words = explorer.vocabulary_of(one.retriever)
-        results = [{"hits": [_hit(hit, body, words) for hit in hits]} for hits in lists]
+        words, tree = explorer.vocabulary_of(one.retriever), explorer.tree_levels(one.retriever)
+        results = [{"hits": [_hit(hit, body, words, tree) for hit in hits]} for hits in lists]
         seconds = round(time.monotonic() - began, 4)
         return JSONResponse({"index": one.name, "results": results, "seconds": seconds})
 
@@ -170,7 +171,7 @@ async def _ready(server: Server, one: Served, given: schema.FilterModel | None) 
     return filter
 
 
-def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:
+def _hit(hit: Hit, body: schema.SearchRequest, words: Any, tree: int | None) -> dict[str, Any]:
     told = {
         "rank": hit.rank,
         "doc_id": hit.doc_id,
@@ -179,7 +180,7 @@ def _hit(hit: Hit, body: schema.SearchRequest, words: Any) -> dict[str, Any]:
         "text": hit.text[: body.characters],
         "truncated": len(hit.text) > body.characters,
         "code": None if hit.code is None else [token for token in hit.code if token >= 0],
-        "code_text": code_to_text(hit.code or (), words),
+        "code_text": code_to_text(hit.code or (), words, tree),
     }
     return told | {"why": hit.why} if body.explain else told
 
@@ -200,6 +201,14 @@ def _add_documents(app: FastAPI, server: Server) -> None:
         """Delete documents, all or none."""
         one = server.index(body.index)
         return JSONResponse(await server.write(lambda: one.change(lambda r: _delete(one.name, r, body.doc_ids))))
+
+    @app.post("/v1/learn", response_model=responses.LearnAnswer, responses={409: {"model": responses.ErrorAnswer}})
+    async def learn(body: schema.LearnRequest) -> Response:
+        """Remember which documents answered which queries, all or none, without training. When the response arrives,
+        searches find by it, and it is durable."""
+        one = server.index(body.index)
+        answers = body.made()
+        return JSONResponse(await server.write(lambda: one.change(lambda r: _learn(one.name, r, answers))))
 
     @app.get(DOCUMENT, response_model=responses.DocumentAnswer)
     async def get(doc_id: NameParameter, index: IndexParameter = None) -> Response:
@@ -240,6 +249,16 @@ def _delete(name: str, retriever: Retriever, doc_ids: list[str]) -> dict[str, An
     return _changed(name, retriever, len(set(doc_ids)), 0)
 
 
+def _learn(name: str, retriever: Retriever, answers: dict[str, list[str]]) -> dict[str, Any]:
+    retriever.refresh(now=True)
+    known = retriever.row_of()
+    if any(doc_id not in known for doc_ids in answers.values() for doc_id in doc_ids):
+        raise ApiError(404, "unknown document", "It may already have been deleted; check the doc_ids.")
+    done = retriever.learn_answers(answers)
+    told = {"queries": done.queries, "answers": done.answers, "remembered": done.remembered}
+    return {"index": name, **told, "version": retriever.living.version}
+
+
 def _changed(name: str, retriever: Retriever, changed: int, created: int) -> dict[str, Any]:
     return {"index": name, "changed": changed, "created": created, "version": retriever.living.version}
 
@@ -272,7 +291,7 @@ def _code(retriever: Retriever, row: int) -> tuple[list[int] | None, str]:
         return None, ""
     identifiers = part.identifiers  # type: ignore[attr-defined]
     code = identifiers.code_at(int(np.flatnonzero(identifiers.rows == row)[0]))
-    return list(code), code_to_text(code, explorer.vocabulary_of(retriever))
+    return list(code), code_to_text(code, explorer.vocabulary_of(retriever), explorer.tree_levels(retriever))
 
 
 def _add_codes(app: FastAPI, server: Server) -> None:

@@ -222,6 +222,34 @@ class AddRequest(Strict):
     )
 
 
+def _said(value: str) -> str:
+    if not value.strip():
+        raise ValueError("the query is empty")
+    return value
+
+
+class AnsweredQuery(Strict):
+    """A query, and the documents that answered it."""
+
+    query: Annotated[Text, AfterValidator(_said), Field(json_schema_extra={"pattern": r"\S"})]
+    doc_ids: Annotated[list[DocumentName], Field(min_length=1, max_length=limits.BATCH)]
+
+
+class LearnRequest(Strict):
+    """Answered queries to remember: all or none."""
+
+    queries: Annotated[list[AnsweredQuery], Field(min_length=1, max_length=limits.DOCUMENTS)]
+    index: IndexName = None
+
+    def made(self) -> dict[str, list[str]]:
+        """The doc_ids of each query; equal queries are merged."""
+        answers: dict[str, list[str]] = {}
+        for one in self.queries:
+            held = answers.setdefault(one.query.strip(), [])
+            held += [doc_id for doc_id in dict.fromkeys(one.doc_ids) if doc_id not in held]
+        return answers
+
+
 class CompactRequest(Strict):
     """The index to compact."""
 

@@ -80,9 +80,12 @@ class Home:
         """Change the store; when this returns, the change is on disk."""
         return self.store.commit(add, delete)
 
-    def write_generation(self, save: folders.Save, sequence: np.ndarray, version: int) -> None:
+    def write_generation(
+        self, save: folders.Save, sequence: np.ndarray, version: int, *, revised: bool = False
+    ) -> None:
         """Write a new generation with `save`, a snapshot of `version` of the store; then delete what it makes
-        redundant. The caller must hold the folder's lock (`folders.locked`)."""
+        redundant. `revised` if it holds more than the changes in the store, so that every reader has to open it. The
+        caller must hold the folder's lock (`folders.locked`)."""
         if self.read_only is not None:
             raise self.read_only
         before = folders.read_manifest(self.path, verify=False)
@@ -96,7 +99,7 @@ class Home:
             folders.write_manifest(self.path, manifest)
             self._take(manifest)
             if not self.store.shared:
-                self.store.purge(version, sequence.tolist())
+                self.store.purge(version, sequence.tolist(), number if revised else None)
                 self.seal()
         except OSError as error:
             failed = folders.not_written(self.path, error)

@@ -230,7 +230,7 @@ class PostgresStore:
     def _page(self, question: str, last: int) -> list[Any]:
         return self._ask(lambda connection: connection.execute(question, (self.index, last)).fetchall())
 
-    def purge(self, version: int, keep: Sequence[int]) -> None:
+    def purge(self, version: int, keep: Sequence[int], generation: int | None = None) -> None:
         """Deletes nothing: another machine's snapshot may be older than ours."""
 
     def verify(self) -> None:

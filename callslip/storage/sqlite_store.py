@@ -221,7 +221,8 @@ class SqliteStore:
                 f"{_SELECT} WHERE added > ? AND deleted IS NULL ORDER BY seq", (since,)
             ).fetchall()
             gone = self._reader.execute("SELECT seq, doc_id FROM documents WHERE deleted > ?", (since,)).fetchall()
-            return Changes(int(facts["version"]), int(facts["purged"]), [decoded(row) for row in added], gone)
+            made, purged, generation = int(facts["version"]), int(facts["purged"]), int(facts.get("generation", 0))
+            return Changes(made, purged, [decoded(row) for row in added], gone, generation)
 
     def deleted(self) -> list[int]:
         """`seq` of every deleted document that has not been purged."""
@@ -281,10 +282,11 @@ class SqliteStore:
             yield from page
             last = page[-1][0]
 
-    def purge(self, version: int, keep: Sequence[int]) -> None:
+    def purge(self, version: int, keep: Sequence[int], generation: int | None = None) -> None:
         """Delete what a snapshot of `version` makes redundant: documents deleted by then, and parts.
 
-        Rows in `keep` stay, deleted or not. Readers behind `version` must read the snapshot.
+        Rows in `keep` stay, deleted or not. Readers behind `version` must read the snapshot; if a `generation` is
+        given, so must all readers of an earlier one. That is a version of its own, by which they notice.
         """
         with self._writing() as facts:
             self._writer.execute("CREATE TEMP TABLE IF NOT EXISTS kept (seq INTEGER PRIMARY KEY)")
@@ -295,7 +297,11 @@ class SqliteStore:
             ).rowcount
             self._writer.execute("UPDATE documents SET parts = NULL WHERE added <= ? AND parts NOT NULL", (version,))
             rows = int(facts["rows"]) - gone
-            _set_facts(self._writer, facts | {"purged": str(version), "rows": str(rows)})
+            made = {"purged": str(version), "rows": str(rows)}
+            if generation is not None:
+                next_version = str(int(facts["version"]) + 1)
+                made |= {"generation": str(generation), "version": next_version, "mark": _new_mark()}
+            _set_facts(self._writer, facts | made)
 
     def retire(self, retired: bool = True) -> None:
         """Reject all further writes, because another index replaces this one; or allow them again."""

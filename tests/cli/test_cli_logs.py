@@ -88,7 +88,9 @@ def test_evaluation_says_whether_histories_were_left_out(index, data, tmp_path):
 
 
 def test_methods_are_compared_on_a_log(data):
-    done = run("compare", data / "log.inter", "--items", data / "items.jsonl", "-m", "popularity,item-knn")
+    done = run(
+        "compare", data / "log.inter", "--items", data / "items.jsonl", "-m", "popularity,item-knn", "--no-controls"
+    )
     assert done.exit_code == 0, done.stderr
     assert "item-knn" in done.stdout and "nDCG@10" in done.stdout
 

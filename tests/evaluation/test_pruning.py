@@ -175,7 +175,7 @@ def test_settings_are_restored_after_an_error(index, small_corpus, monkeypatch, 
     before = index.settings
     with pytest.raises(RuntimeError, match="no more"):
         api.evaluate(index, small_corpus, exact=True)
-    assert index.settings is before
+    assert index.settings == before
 
 
 def test_saved_shown_and_compared(index, small_corpus, tmp_path):

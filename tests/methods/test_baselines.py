@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callslip import api
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import BadSetting, UnknownName
 from callslip.filters.filter import Filter
 from callslip.methods import make
-from callslip.methods.hybrid import Hybrid
+from callslip.methods.hybrid import Hybrid, HybridSettings
 from callslip.search.nearest import best_rows
+from callslip.storage import folder as folders
 
 WORDS = ["whale", "ship", "mast", "sail", "storm", "harbour"]
 
@@ -96,7 +98,7 @@ def test_best_rows_equals_sorting(scores, k, data):
 
 def test_fusion_equals_the_formula(small_corpus):
     bm25, dense = make("bm25"), make("dense", {"encoder": "scratch"})
-    fused = Hybrid(parts=[bm25, dense]).fit(small_corpus)
+    fused = Hybrid(HybridSettings(fusion="rrf"), parts=[bm25, dense]).fit(small_corpus)
     assert fused.settings.parts == ("bm25", "dense")
     query = "violin with the mark music5"
     truth: Counter[str] = Counter()
@@ -106,6 +108,97 @@ def test_fusion_equals_the_formula(small_corpus):
     hits = fused.search(query, k=40, explain=True)
     assert {hit.doc_id: pytest.approx(hit.score) for hit in hits} == dict(truth)
     assert hits[0].why["ranks"]["bm25"] == [h.doc_id for h in bm25.search(query, 40)].index(hits[0].doc_id) + 1
+
+
+def naive_convex(parts, weights, query, depth=100):
+    """Scores by doc_id: each part's first hits, scaled from 0 at the last to 1 at the first, weighted and added."""
+    truth: Counter[str] = Counter()
+    for part, weight in zip(parts, weights, strict=True):
+        hits = part.search(query, k=depth)
+        low, high = (hits[-1].score, hits[0].score) if hits else (0.0, 0.0)
+        for hit in hits:
+            truth[hit.doc_id] += weight * (1.0 if high == low else (hit.score - low) / (high - low))
+    return truth
+
+
+@pytest.mark.parametrize("weights", [None, (1.0, 3.0)])
+def test_convex_fusion_equals_the_naive_sum(small_corpus, weights):
+    parts = [make("bm25"), make("dense", {"encoder": "scratch"})]
+    unjudged = Corpus(small_corpus.documents)
+    fused = Hybrid(HybridSettings(weights=weights, depth=20), parts=parts).fit(unjudged)
+    shares = (0.5, 0.5) if weights is None else (0.25, 0.75)
+    for query in ("violin with the mark music5", "music5", "river", "zzzz"):
+        truth = naive_convex(parts, shares, query, depth=20)
+        hits = fused.search(query, k=20, explain=True)
+        assert [hit.score for hit in hits] == pytest.approx(sorted(truth.values(), reverse=True)[:20])
+        for hit in hits:
+            assert hit.score == pytest.approx(truth[hit.doc_id], abs=1e-6)
+            assert set(hit.why["shares"]) == {"bm25", "dense"}
+            assert sum(hit.why["shares"].values()) == pytest.approx(hit.score)
+
+
+def test_the_first_hits_of_a_fusion_do_not_depend_on_k(small_corpus):
+    fused = make("bm25+dense", {"dense.encoder": "scratch", "depth": 5}).fit(small_corpus)
+    few, many = fused.search("violin river", k=3), fused.search("violin river", k=40)
+    assert few.doc_ids == many.doc_ids[:3] and len(many) == 40
+
+
+def test_weights_are_fitted_on_judged_queries_and_used(small_corpus, tmp_path):
+    """Words name the document and the vectors are noise: the fit has to say so, and the search has to follow it."""
+    from callslip.training.fusion import fit_weights
+
+    parts = [make("bm25"), make("dense", {"encoder": "scratch"})]
+    fused = Hybrid(parts=parts, method="bm25+dense").fit(small_corpus)
+    queries, judgements = small_corpus.split("train")
+    tables, gains = [], []
+    for qid, query in queries.items():
+        each = [naive_convex([part], [1.0], query) for part in parts]
+        ids = sorted(set(each[0]) | set(each[1]))
+        tables.append(np.array([[one[d] for one in each] for d in ids]))
+        gains.append(np.array([max(judgements[qid].get(d, 0), 0) for d in ids], float))
+    truth = fit_weights(tables, gains, np.array([0.5, 0.5]))
+    np.testing.assert_allclose(fused.weights, truth / truth.sum(), atol=1e-3)
+    assert abs(fused.weights[0] - 0.5) > 0.01
+    scores = naive_convex(parts, fused.weights, "violin river")
+    hits = fused.search("violin river", k=10)
+    assert hits.scores == pytest.approx([scores[d] for d in hits.doc_ids])
+    fused.save(tmp_path / "index")
+    again = api.load(tmp_path / "index")
+    np.testing.assert_allclose(again.weights, fused.weights)
+    assert again.search("violin river", k=10).doc_ids == hits.doc_ids
+
+
+def test_weights_stay_equal_where_a_fit_would_mislead(small_corpus):
+    for name, values in (("bm25+memory", {"memory.encoder": "scratch"}), ("bm25+dense", {"dense.encoder": "scratch"})):
+        fused = make(name, values)
+        judged = small_corpus.judgements["train"]
+        few = {qid: judged[qid] for qid in list(judged)[:29]}
+        corpus = small_corpus
+        if name == "bm25+dense":  # too few queries
+            corpus = Corpus(small_corpus.documents, queries=small_corpus.queries, judgements={"train": few})
+        assert fused.fit(corpus).weights.tolist() == [0.5, 0.5], name
+
+
+def test_a_hybrid_of_an_earlier_version_keeps_its_order(small_corpus, tmp_path):
+    """Its manifest names no fusion: ranks were fused, and still are."""
+    index = make("bm25+dense", {"dense.encoder": "scratch", "fusion": "rrf"}).fit(small_corpus)
+    index.save(tmp_path / "index")
+    manifest = folders.read_manifest(tmp_path / "index")
+    for name in ("fusion", "weights"):
+        del manifest["settings"][name]
+    folders.write_manifest(tmp_path / "index", manifest)
+    again = api.load(tmp_path / "index")
+    assert again.settings.fusion == "rrf" and make("bm25+dense").settings.fusion == "convex"
+    for query in ("violin with the mark music5", "river"):
+        a, b = index.search(query, k=20), again.search(query, k=20)
+        assert a.doc_ids == b.doc_ids and a.scores == pytest.approx(b.scores)
+    assert again.adjust({"fusion": "convex"}).search("river", k=1)[0].score > 0.5
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, -1.0), (0.0, 0.0), ()])
+def test_bad_weights_are_refused(weights):
+    with pytest.raises(BadSetting, match="weights"):
+        make("bm25+dense", {"weights": weights})
 
 
 def test_settings_reach_the_parts_of_a_fusion():

@@ -367,7 +367,12 @@ def test_compare_takes_presets_beside_methods(small_corpus):
     values = QUICK | {"keyword_epochs": 1, "epochs": 1}
     values.pop("epochs")
     table = api.compare(
-        small_corpus, names, settings=values, preset="quick", on_report=lambda name, report: seen.append(name)
+        small_corpus,
+        names,
+        settings=values,
+        preset="quick",
+        controls=False,
+        on_report=lambda name, report: seen.append(name),
     )
     assert seen == names and list(table.reports) == names
     assert table.reports["glen:no-refinement"].settings["epochs"] == 0

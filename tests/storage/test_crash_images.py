@@ -34,7 +34,7 @@ def recorded(tmp_path, monkeypatch):
         recorder = Recorder(root)
         purge = SqliteStore.purge
 
-        def purge_and_note(store, version, keep):
+        def purge_and_note(store, version, keep, generation=None):
             purge(store, version, keep)
             store.settle()
             recorder.database(store.path)

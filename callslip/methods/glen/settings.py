@@ -79,9 +79,7 @@ class GLENSettings(GenerativeSettings, T5Settings):
         check_range(self, pairwise_weight=0, pointwise_weight=0, support=1, negatives=0)
         check_positive(self, "ranking_temperature")
         if self.encoder_memory == "states":
-            raise BadSetting(
-                "GLEN's small decoder reads an encoder's vector, not its states", "Leave encoder_memory out."
-            )
+            raise BadSetting("GLEN reads the vector of an encoder, not its states", "Leave encoder_memory out.")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

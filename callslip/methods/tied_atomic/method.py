@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class TiedAtomic(VectorRetriever):
 
     Settings = TiedAtomicSettings
     presets = PRESETS
+
+    @property
+    def code_settings(self) -> Mapping[str, Any]:
+        return {}  # a document's only token is all that ranks it
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)

@@ -19,7 +19,7 @@ export async function show(parameters) {
   const prefix = text ? text.split("-").map((part) => (part === "end" ? -1 : Number(part))) : [];
   if (!view.childElementCount) replace(view, el("p", { class: "hint" }, "Loading …"));
   try {
-    const whole = prefix.length >= index.length || prefix.at(-1) === -1;
+    const whole = prefix.length >= (index.tree ?? index.length) || prefix.at(-1) === -1;
     const node = whole ? null : await codes(index.name, text);
     const documents = await bucket(index.name, text, 0);
     if (mine !== now) return;
@@ -49,7 +49,7 @@ function draw(index, prefix, node, documents) {
   if (node) for (const child of node.children) spoken[`${index.name}:${textOf([...prefix, child.token])}`] = child.name;
   const head = el("div", { class: "explorer-head" }, crumbs(index, prefix),
     el("p", { class: "took" }, `${number(documents.total)} documents`,
-      node ? ` · level ${node.level + 1} of ${node.length}` : " · a bucket: documents that share this code",
+      node ? ` · level ${node.level + 1} of ${node.length}` : index.tree ? " · documents that share these tokens; the rest of their codes ranks them" : " · a bucket: documents that share this code",
       node && node.words.length ? ` · ${node.words.join(", ")}` : ""));
   const picture = node && el("div", { class: "picture" });
   replace(view, head, picture,

@@ -117,13 +117,15 @@ function code(index, hit) {
   if (!hit.code || !hit.code.length) return el("span", { class: "code none" }, "no code");
   const names = index.words ? hit.code_text.split("-") : hit.code.map(String);
   const levels = (hit.why && hit.why.level_scores) || [];
-  return el("a", { class: "code", href: address("codes", { index: index.name, prefix: hit.code.join("-") }), title: "Show in the code explorer" },
-    hit.code.slice(0, 16).map((token, level) => {
+  const tree = hit.code.slice(0, index.tree ?? hit.code.length);
+  return el("a", { class: "code", href: address("codes", { index: index.name, prefix: tree.join("-") }), title: "Show in the code explorer" },
+    tree.slice(0, 16).map((token, level) => {
       const p = levels[level] === undefined ? null : Math.min(1, Math.exp(levels[level]));
       const told = `level ${level + 1}: ${names[level] ?? token}${p === null ? "" : `, probability ${percent(p)}`}`;
       return el("span", { class: "token", title: told }, names[level] ?? token,
         p !== null && el("span", { class: "sure", "aria-hidden": "true" }, el("span", { vars: { width: `${Math.max(3, 100 * p)}%` } })));
-    }));
+    }),
+    tree.length < hit.code.length && el("span", { class: "token", title: `${hit.code.length - tree.length} more tokens rank inside` }, "…"));
 }
 
 async function why(index, id) {
@@ -155,18 +157,30 @@ function explained(told) {
     ["rank", told.rank === null ? "–" : told.rank],
     ["score", told.score === null || told.score === undefined ? "–" : told.score.toFixed(3)],
     ["score of the last hit", told.last_score === null || told.last_score === undefined ? "–" : told.last_score.toFixed(3)],
+    ...shares(told.why),
     ["similarity", told.why && told.why.similarity !== undefined ? told.why.similarity.toFixed(3) : null],
+    ["words in common (BM25)", told.why && told.why.bm25 !== undefined ? told.why.bm25.toFixed(2) : null],
+    ["found by this earlier question", told.why && told.why.earlier_query ? `${told.why.earlier_query} (similarity ${told.why.earlier_similarity.toFixed(3)})` : null],
     ["rank of the code", told.why && told.why.beam_rank ? told.why.beam_rank : null],
     ...Object.entries((told.why && told.why.ranks) || {}).map(([part, rank]) => [`rank in ${part}`, rank]),
+    ...Object.entries((told.why && told.why.shares) || {}).map(([part, share]) => [`share of ${part}`, share.toFixed(4)]),
   ].filter(([, value]) => value !== null);
   return el("div", { class: "explained" },
     el("h3", { dir: "auto" }, told.title || told.doc_id),
     el("p", { class: told.found ? "verdict good" : "verdict bad" }, told.verdict),
     el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     told.levels.length ? levels(told) : el("p", { class: "hint" }, known && known.has_codes ? "This search did not write the code level by level." : "This index has no codes."),
-    told.why && told.why.words && el("table", { class: "words" },
+    told.why && Array.isArray(told.why.words) && el("table", { class: "words" },
       el("thead", {}, el("tr", {}, ["word", "query", "document"].map((one) => el("th", { scope: "col" }, one)))),
       el("tbody", {}, told.why.words.map((word) => el("tr", {}, [word.word, word.query.toFixed(2), word.document.toFixed(2)].map((one) => el("td", {}, one)))))));
+}
+
+// How much meaning, words and memory contribute to the score, where the method tells.
+function shares(why) {
+  if (!why || why.memory === undefined) return [];
+  const names = ["meaning", "words", "memory"];
+  const total = names.reduce((sum, name) => sum + Math.max(0, why[name]), 0) || 1;
+  return names.map((name) => [`from ${name}`, `${why[name].toFixed(3)} (${percent(Math.max(0, why[name]) / total)})`]);
 }
 
 function levels(told) {

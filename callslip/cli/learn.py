@@ -1,0 +1,45 @@
+"""callslip learn: remember which documents answered which queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+
+@app.command()
+def learn(
+    index: options.IndexArgument,
+    log: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LOG",
+            help='Lines of {"query": "…", "doc_id": "…"} or "doc_ids": […]; or a TSV or CSV of query and doc_id.',
+        ),
+    ],
+    qrels: Annotated[
+        Path | None,
+        typer.Option("--qrels", help="Judgements of the queries in LOG, which then has ids and texts of queries."),
+    ] = None,
+    skip_bad: options.SkipBadOption = False,
+    store: options.StoreOption = None,
+) -> None:
+    """Learn from use: remember which documents answered which queries, without training.
+
+    When the command returns, later searches find by it, and it is durable.
+    """
+    from callslip import api
+
+    done, skipped = api.learn_log(index, log, qrels=qrels, skip_bad=skip_bad)
+    if skipped.count:
+        options.say(f"skipped {options.counted(skipped.count, 'bad line')}, such as:")
+        for example in skipped.examples[:3]:
+            options.say(f"  {example}")
+    options.say(f"learned {options.counted(done.answers, 'new answer')}; {index} remembers {_queries(done.remembered)}")
+
+
+def _queries(number: int) -> str:
+    return f"{number:,} {'query' if number == 1 else 'queries'}"

@@ -1,0 +1,217 @@
+"""Tied codes: levels of codebooks in the encoder's own space, so that a code is a reconstruction of its vector.
+
+The first `tree` levels are residual k-means: they say where a vector lies, and are what a beam walks. The other levels
+are a product quantiser of what the tree leaves: the residual is rotated onto its principal axes, the axes are dealt out
+so that every level carries about as much variance (Ge et al., 2013), and each level codes its own axes. The inner
+product of a query with a reconstruction is then a sum over levels of one number a token, so a query needs one table.
+Reconstructions have unit length, like the vectors they stand for: `scales` has the factor of each code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from callslip.errors import BadSetting
+from callslip.identifiers.kmeans import check_vectors, cluster_centres
+from callslip.runtime.progress import track
+
+SAMPLE = 64
+"""Vectors per token that codebooks are learned from; more change little."""
+ITERATIONS = 15
+"""Passes of k-means per level."""
+WIDTH = 256
+"""Tokens per level: a token is a byte."""
+
+
+class TiedQuantizer:
+    """Codes of `length` tokens, of which the first `tree` are residual levels and the others product levels."""
+
+    def __init__(self, length: int = 64, tree: int = 1, width: int = WIDTH, seed: int = 0) -> None:
+        if not 1 <= tree <= length or not 1 <= width <= WIDTH:
+            raise BadSetting(
+                f"invalid tied codes: length {length}, tree {tree}, width {width}",
+                f"Use 1 <= tree <= length and a width of 1 to {WIDTH}.",
+            )
+        self.length, self.tree, self.width, self.seed = length, tree, width, seed
+        self.codebooks: list[np.ndarray] = []
+        """Tree levels [tokens, D]; product levels [tokens, axes of the level]."""
+        self.rotation = np.zeros((0, 0), np.float32)
+        self.axes: list[np.ndarray] = []
+        """Axes of the rotated residual that each product level codes."""
+
+    @property
+    def dim(self) -> int:
+        return self.codebooks[0].shape[1] if self.codebooks else 0
+
+    @property
+    def widths(self) -> list[int]:
+        """Tokens per level."""
+        return [len(book) for book in self.codebooks]
+
+    def fit(self, vectors: np.ndarray) -> np.ndarray:
+        """Learn the codebooks and return the codes of the vectors, int32 [N, length]."""
+        vectors = check_vectors(vectors)
+        if not len(vectors):
+            raise BadSetting("no vectors to quantise")
+        if self.length - self.tree > vectors.shape[1]:
+            raise BadSetting(
+                f"codes of {self.length} tokens for vectors of {vectors.shape[1]} numbers",
+                f"Use at most {vectors.shape[1] + self.tree} tokens.",
+            )
+        rng = np.random.default_rng(self.seed)
+        residual = vectors
+        if len(vectors) > SAMPLE * self.width:
+            residual = vectors[np.sort(rng.choice(len(vectors), SAMPLE * self.width, replace=False))]
+        self.codebooks, self.axes = [], []
+        for level in range(self.tree):
+            book = _half(cluster_centres(residual, self.width, self.seed + level, ITERATIONS))
+            self.codebooks.append(book)
+            residual = residual - book[_nearest(residual, book)]
+        if self.length > self.tree:
+            variances, rotation = _principal_axes(residual)
+            self.rotation = _half(rotation)
+            self.axes = balanced_axes(variances, self.length - self.tree)
+            rotated = residual @ self.rotation
+            for axes in track(self.axes, "learning codebooks"):
+                part = np.ascontiguousarray(rotated[:, axes])
+                self.codebooks.append(_half(_centroids(part, self.width, rng)))
+        return self.assign(vectors)
+
+    def assign(self, vectors: np.ndarray) -> np.ndarray:
+        """Codes of vectors, int32 [N, length]."""
+        if not self.codebooks:
+            raise BadSetting("the quantiser has not been fitted", "Call fit first.")
+        residual = check_vectors(vectors, self.dim)
+        codes = np.empty((len(residual), self.length), np.int32)
+        for level in range(self.tree):
+            codes[:, level] = _nearest(residual, self.codebooks[level])
+            residual = residual - self.codebooks[level][codes[:, level]]
+        if self.axes:
+            rotated = residual @ self.rotation
+            for level, axes in enumerate(self.axes, start=self.tree):
+                codes[:, level] = _nearest(np.ascontiguousarray(rotated[:, axes]), self.codebooks[level])
+        return codes
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """Reconstructed vectors of the codes, unit length, [N, D]."""
+        vectors = self._decode(codes)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+    def scales(self, codes: np.ndarray) -> np.ndarray:
+        """The factor that makes each code's reconstruction a unit vector, float16 [N]."""
+        norms = np.empty(len(codes), np.float32)
+        for start in range(0, len(codes), 8192):
+            norms[start : start + 8192] = np.linalg.norm(self._decode(codes[start : start + 8192]), axis=1)
+        return (1.0 / np.maximum(norms, 1e-3)).astype(np.float16)
+
+    def _decode(self, codes: np.ndarray) -> np.ndarray:
+        vectors = np.zeros((len(codes), self.dim), np.float32)
+        for level in range(self.tree):
+            vectors += self.codebooks[level][codes[:, level]]
+        if self.axes:
+            rotated = np.zeros_like(vectors)
+            for level, axes in enumerate(self.axes, start=self.tree):
+                rotated[:, axes] = self.codebooks[level][codes[:, level]]
+            vectors += rotated @ self.rotation.T
+        return vectors
+
+    def tables(self, queries: np.ndarray) -> np.ndarray:
+        """Inner products of queries [B, D] with every token of every level, [B, length, WIDTH]; unused tokens are 0."""
+        tables = np.zeros((len(queries), self.length, WIDTH), np.float32)
+        for level in range(self.tree):
+            tables[:, level, : len(self.codebooks[level])] = queries @ self.codebooks[level].T
+        if self.axes:
+            rotated = queries @ self.rotation
+            for level, axes in enumerate(self.axes, start=self.tree):
+                tables[:, level, : len(self.codebooks[level])] = rotated[:, axes] @ self.codebooks[level].T
+        return tables
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything needed to assign and to read codes, as arrays; numbers have 16 bits."""
+        state = {f"codebook.{level}": book.astype(np.float16) for level, book in enumerate(self.codebooks)}
+        if self.axes:
+            state["rotation"] = self.rotation.astype(np.float16)
+            state["axes"] = np.concatenate(self.axes).astype(np.int32)
+            state["axes_per_level"] = np.asarray([len(axes) for axes in self.axes], np.int32)
+        shape = np.asarray([self.length, self.tree, self.width, self.seed], np.int64)
+        return {"settings": shape, **state}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> TiedQuantizer:
+        maker = cls(*(int(value) for value in state["settings"]))
+        maker.codebooks = [state[f"codebook.{level}"].astype(np.float32) for level in range(maker.length)]
+        if "rotation" in state:
+            maker.rotation = state["rotation"].astype(np.float32)
+            maker.axes = np.split(state["axes"], np.cumsum(state["axes_per_level"])[:-1])
+        return maker
+
+
+def token_sums(table: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """The sum over levels of the table's entries for the tokens of each code: table [L, WIDTH], codes [n, L] -> [n]."""
+    if codes.shape[1] != len(table):
+        raise BadSetting(f"codes of {codes.shape[1]} tokens for a table of {len(table)} levels")
+    total = np.zeros(len(codes), np.float32)
+    for level, row in enumerate(table):
+        total += row.take(codes[:, level])
+    return total
+
+
+def balanced_axes(variances: Sequence[float] | np.ndarray, groups: int) -> list[np.ndarray]:
+    """Deal axes out to groups of equal size, up to one, so that the products of the groups' variances are about equal.
+
+    Axes come in order of falling variance; each goes to the group with the smallest product so far that has room.
+    """
+    values = np.asarray(variances, np.float64)
+    room = np.full(groups, len(values) // groups)
+    room[: len(values) % groups] += 1
+    logs = np.log(np.maximum(values, 1e-12) / max(values.min(initial=1.0), 1e-12))
+    totals, members = np.zeros(groups), [[] for _ in range(groups)]  # type: ignore[var-annotated]
+    for axis in np.argsort(-values, kind="stable"):
+        open_groups = np.flatnonzero(room)
+        group = open_groups[totals[open_groups].argmin()]
+        members[group].append(int(axis))
+        totals[group] += logs[axis]
+        room[group] -= 1
+    return [np.asarray(sorted(axes), np.int32) for axes in members]
+
+
+def _principal_axes(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Variances along the principal axes of vectors that are centred already, and the axes as columns."""
+    moments = vectors.astype(np.float64).T @ vectors / max(1, len(vectors))
+    variances, axes = np.linalg.eigh(moments)
+    return np.maximum(variances, 0), axes.astype(np.float32)
+
+
+def _centroids(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """At most k centroids of points of few dimensions by Lloyd's algorithm, started at random points.
+
+    There are dozens of levels of a few axes each: a careful start would cost more than it gains in so few dimensions.
+    """
+    distinct = np.unique(points, axis=0)
+    if len(distinct) <= k:
+        return distinct
+    centres = distinct[rng.choice(len(distinct), k, replace=False)]
+    for _ in range(ITERATIONS):
+        labels = _nearest(points, centres)
+        counts = np.bincount(labels, minlength=k)
+        sums = np.stack([np.bincount(labels, points[:, axis], minlength=k) for axis in range(points.shape[1])], axis=1)
+        empty = counts == 0
+        centres = (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
+        centres[empty] = points[rng.integers(len(points), size=int(empty.sum()))]
+    return centres
+
+
+def _nearest(points: np.ndarray, centres: np.ndarray, chunk: int = 16_384) -> np.ndarray:
+    """Index of the nearest centre, in 32 bits: there are dozens of levels, and ties in the last bit do not matter."""
+    half_norms = 0.5 * (centres**2).sum(axis=1)
+    labels = np.empty(len(points), np.int64)
+    for start in range(0, len(points), chunk):
+        labels[start : start + chunk] = (points[start : start + chunk] @ centres.T - half_norms).argmax(axis=1)
+    return labels
+
+
+def _half(array: np.ndarray) -> np.ndarray:
+    """Rounded to 16 bits, so that a saved codebook is the one that codes were made with."""
+    return array.astype(np.float16).astype(np.float32)

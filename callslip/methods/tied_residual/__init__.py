@@ -1,0 +1,6 @@
+"""Tied residual codes: retrieval by codes that begin at dense retrieval."""
+
+from callslip.methods.tied_residual.method import TiedResidual
+from callslip.methods.tied_residual.settings import TiedResidualSettings
+
+__all__ = ["TiedResidual", "TiedResidualSettings"]

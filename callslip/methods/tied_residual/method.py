@@ -1,0 +1,316 @@
+"""Tied residual codes: codes that begin at dense retrieval, words, and a memory of earlier queries, in one ranking.
+
+A code is a reconstruction of the document's vector, token by token (`callslip.identifiers.tied`), and the score of a
+token is its inner product with the query's state: the tying of Tied-Atomic, carried from one token to many. The score
+of a whole code is therefore the similarity of query and reconstructed document, without any training, and the index
+holds no float vectors. Earlier queries are held as codes, too. How far words, meaning and memory are trusted is fitted
+at the end of a fit, on queries that are held out from the memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document, Query
+from callslip.encoders.encoder import TextVectors
+from callslip.errors import BadSetting
+from callslip.identifiers.table import Identifiers
+from callslip.identifiers.tied import TiedQuantizer
+from callslip.index.entries import Entries
+from callslip.index.memory import Memory
+from callslip.index.retriever import Found, Learned, Retriever
+from callslip.methods.tied_residual.learning import learned
+from callslip.methods.tied_residual.settings import TiedResidualSettings
+from callslip.methods.tied_residual.weights import Weights, fitted_weights
+from callslip.search import fusion
+from callslip.search.bm25 import WordIndex
+from callslip.search.nearest import best_rows
+from callslip.storage.rows import Parts
+
+CODEBOOKS, WEIGHTS, WORDS, MEMORY = "codebooks.safetensors", "weights.json", "bm25", "memory"
+SMALL = 20_000
+"""Number of documents up to which one level of 256 prefixes is enough of a tree."""
+
+
+@dataclass
+class Evidence:
+    """The candidates of one query: sorted rows, with what each source says about them."""
+
+    rows: np.ndarray
+    similarity: np.ndarray
+    words: np.ndarray
+    votes: fusion.Votes
+    features: np.ndarray
+
+
+class TiedResidual(Retriever):
+    """Ranks documents by their codes, their words, and the earlier queries that they answered."""
+
+    Settings = TiedResidualSettings
+    search_settings = frozenset({"candidates", "depth", "words", "memory", "backend", "device"})
+    learns_from_queries = True
+    settings: TiedResidualSettings
+    maker: TiedQuantizer
+    entries: Entries
+    memory: Memory
+    weights: Weights
+
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__(settings, method=method)
+        self.texts = TextVectors(self.settings)
+        self.words = self.new_words()
+        self._identifiers: tuple[Entries, Identifiers] | None = None
+        self._tree: tuple[Identifiers, Identifiers] | None = None
+
+    @property
+    def code_settings(self) -> Mapping[str, Any]:
+        return {"words": False, "memory": False}  # what is left is the similarity of query and code
+
+    # Fit.
+
+    def build(self, corpus: Corpus) -> None:
+        s = self.settings
+        vectors = self.texts.documents(corpus, "encoding documents")
+        length = min(s.length, vectors.shape[1] + 1)
+        tree = min(s.tree or (1 if len(corpus) <= SMALL else 2), length)
+        self.maker = TiedQuantizer(length, tree, seed=s.seed)
+        codes = self.maker.fit(vectors)
+        self.entries = Entries(codes, self.maker.scales(codes), np.arange(len(corpus)), tree)
+        del vectors  # from here on, codes are all there is
+        if s.passages:
+            self.entries = self.entries.with_more(*self.passage_codes(corpus.documents))
+        if s.words:
+            self.words.index([document.content for document in corpus])
+        self.memory = Memory(length)
+        if s.memory:
+            self.remember(corpus)
+        self.weights = fitted_weights(self, corpus)
+
+    def remember(self, corpus: Corpus) -> None:
+        """Hold the judged queries of the train split in the memory."""
+        queries, judgements = corpus.split("train")
+        row_of = corpus.rows()
+        answers = {
+            qid: [row_of[doc_id] for doc_id, grade in grades.items() if grade > 0 and doc_id in row_of]
+            for qid, grades in judgements.items()
+        }
+        asked = [qid for qid, rows in answers.items() if rows and queries[qid].text]
+        self.learn([queries[qid].text for qid in asked], [answers[qid] for qid in asked])
+
+    def learn(self, texts: Sequence[str], answers: Sequence[Sequence[int]]) -> None:
+        """Remember queries and the rows of the documents that answered them; they count from the next search on."""
+        if not texts:
+            return
+        codes = self.maker.assign(self.texts.training(list(texts)))
+        self.memory.add(texts, codes, self.maker.scales(codes), answers)
+
+    def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
+        return learned(self, answers)
+
+    def new_words(self) -> WordIndex:
+        return WordIndex(k1=self.settings.k1, b=self.settings.b)
+
+    def passage_codes(self, documents: Sequence[Document], first: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes, scales and rows of the passages of documents whose rows begin at `first`."""
+        from callslip.corpus.sentences import passages
+
+        texts: list[str] = []
+        owners: list[int] = []
+        for row, document in enumerate(documents, start=first):
+            parts = passages(document, self.settings.passages)
+            texts += parts
+            owners += [row] * len(parts)
+        if not texts:
+            return np.zeros((0, self.maker.length), np.uint8), np.zeros(0, np.float16), np.zeros(0, np.int32)
+        codes = self.maker.assign(self.texts.cached(texts, "encoding passages", "document"))
+        return codes, self.maker.scales(codes), np.asarray(owners, np.int32)
+
+    # Search.
+
+    def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
+        texts = [query.text for query in queries]
+        tables = self.maker.tables(self.texts.queries(queries))
+        stems = self.words.tokenize(texts) if self.settings.words else [[]] * len(texts)
+        return [self.ranked(*one, k, mask, explain) for one in zip(texts, tables, stems, strict=True)]
+
+    def ranked(
+        self, text: str, table: np.ndarray, stems: list[str], k: int, mask: np.ndarray | None, explain: bool
+    ) -> Found:
+        """The best documents for a query, given its text, its table of tokens and its stems."""
+        evidence = self.evidence(table, stems, k, mask, text=text)
+        scores = evidence.features @ self.weights.values
+        order = np.lexsort((evidence.rows, -evidence.similarity, -scores))[:k]
+        rows = evidence.rows[order]
+        why = [self.reasons(evidence, int(at)) for at in order] if explain else None
+        return Found(rows, scores[order], self.entries.codes_of_rows(len(self.rows.alive))[rows].astype(int), why)
+
+    def evidence(
+        self,
+        table: np.ndarray,
+        stems: list[str],
+        k: int,
+        mask: np.ndarray | None = None,
+        *,
+        text: str | None = None,
+        leave_out: Sequence[int] | None = None,
+        entries: Entries | None = None,
+        words: WordIndex | None = None,
+        memory: Memory | None = None,
+    ) -> Evidence:
+        """What the sources say about their best candidates. A remembered query with the same `text` is
+        nearest; `leave_out` are remembered queries that do not count; `entries`, `words` and `memory` stand in for the
+        index's own."""
+        s, depth = self.settings, max(self.settings.depth, k)
+        entries, words = entries or self.entries, words or self.words
+        mask = self.rows.mask(None) if mask is None else mask
+        opened = entries.open(table, None if s.candidates is None else max(s.candidates, 2 * depth), mask)
+        reached, near = entries.best_of_rows(opened, entries.scores(table, opened))
+        first = best_rows(near, min(depth, len(near)))
+        best_similarity = near[first]
+        word_scores = words.scores(words.known(stems)) if s.words else np.zeros(len(self.rows.alive), np.float32)
+        by_words = best_rows(word_scores, depth, mask)
+        by_words = by_words[word_scores[by_words] > 0]
+        votes = fusion.Votes.none()
+        if s.memory:
+            votes = (self.memory if memory is None else memory).ask(table, mask, leave_out, text)
+        voted = votes.rows[np.argsort(-votes.shares[:, -2], kind="stable")[:depth]]
+        rows = np.unique(np.concatenate([reached[first], by_words, voted]))
+        similarity = self._similarities(table, rows, reached, near, entries)
+        found = fusion.features(rows, similarity, word_scores[rows], votes, best_similarity, word_scores[by_words])
+        return Evidence(rows, similarity, word_scores[rows], votes, found)
+
+    def _similarities(
+        self, table: np.ndarray, rows: np.ndarray, reached: np.ndarray, near: np.ndarray, entries: Entries
+    ) -> np.ndarray:
+        """Similarities of rows: those that the tree has reached are known, the others are read from their codes."""
+        at = np.minimum(np.searchsorted(reached, rows), max(len(reached) - 1, 0))
+        known = reached[at] == rows if len(reached) else np.zeros(len(rows), bool)
+        similarity = np.empty(len(rows), np.float32)
+        similarity[known] = near[at[known]]
+        if not known.all():
+            similarity[~known] = entries.scores_of_rows(table, rows[~known])
+        return similarity
+
+    def reasons(self, evidence: Evidence, at: int) -> dict[str, Any]:
+        """Why a candidate has its score: the parts of it, and the earlier query that speaks for it."""
+        parts = evidence.features[at] * self.weights.values
+        memory = float(parts[3:].sum())
+        why: dict[str, Any] = {
+            "meaning": float(parts[0] + parts[1]),
+            "words": float(parts[2]),
+            "memory": memory,
+            "similarity": float(evidence.similarity[at]),
+            "bm25": float(evidence.words[at]),
+        }
+        place = np.flatnonzero(evidence.votes.rows == evidence.rows[at])
+        if len(place) and memory > 0:
+            why["earlier_query"] = self.memory.texts[int(evidence.votes.by[place[0]])]
+            why["earlier_similarity"] = float(evidence.votes.nearest[place[0]])
+        return why
+
+    def adjusted(self, names: frozenset[str]) -> None:
+        if self.settings.words and not self.words.indexed:
+            raise BadSetting("setting 'words': this index was fitted without words", "Fit again with words=true.")
+        if names & {"device", "backend"}:
+            self.texts.adjust(self.settings)
+
+    # Changes.
+
+    def prepare(self, documents: list[Document]) -> Parts:
+        vectors = self.texts.documents(documents, "encoding new documents")
+        codes = self.maker.assign(vectors)
+        parts = {"codes": codes[:, : self.maker.tree], "entries": codes.astype(np.uint8)}
+        if self.settings.passages:
+            more, _, owners = self.passage_codes(documents)
+            padded = np.full((len(documents), self.settings.passages, self.maker.length), -1, np.int16)
+            place = np.arange(len(owners)) - np.searchsorted(owners, owners)
+            padded[owners, place] = more
+            parts["passages"] = padded
+        return parts
+
+    def extend(self, documents: list[Document], parts: Parts) -> None:
+        first = len(self.rows.alive)
+        self.memory.follow(self.moved(documents, first))
+        codes, owners = parts["entries"], first + np.arange(len(documents))
+        if self.settings.passages:
+            row, place = np.nonzero(parts["passages"][:, :, 0] >= 0)
+            codes = np.concatenate([codes, parts["passages"][row, place].astype(np.uint8)])
+            owners = np.concatenate([owners, first + row])
+        self.entries = self.entries.with_more(codes, self.maker.scales(codes), owners)
+        if self.words.indexed:
+            # Word statistics change with every document, so the index is rebuilt.
+            self.words.index([d.content for d in (*self.documents, *documents)])
+
+    def moved(self, documents: Sequence[Document], first: int) -> dict[int, int]:
+        """Earlier rows of documents that are updated, and their new rows: a document keeps the queries it answered."""
+        if not len(self.memory):
+            return {}
+        new = {document.doc_id: row for row, document in enumerate(documents, start=first)}
+        return {row: new[doc_id] for row, doc_id in enumerate(self.rows.doc_ids()) if doc_id in new}
+
+    def keep(self, rows: np.ndarray) -> None:
+        self.entries = self.entries.kept(rows)
+        self.memory.keep(rows)
+        if self.words.indexed:
+            stays = np.zeros(len(self.documents), bool)
+            stays[rows] = True
+            self.words.index([d.content for d, kept in zip(self.documents, stays, strict=True) if kept])
+
+    def codes_by_row(self) -> np.ndarray:
+        """The tree tokens of every row: documents with equal ones are alike, as far as the tree can tell."""
+        return self.entries.codes_of_rows(len(self.rows.alive))[:, : self.maker.tree].astype(np.int32)
+
+    @property
+    def tree_levels(self) -> int:
+        """Number of tokens of a code that form the tree; the others rank inside."""
+        return self.maker.tree
+
+    @property
+    def tree_identifiers(self) -> Identifiers:
+        """The tree tokens of the codes as a table, for the tree on the page."""
+        whole = self.identifiers
+        if self._tree is None or self._tree[0] is not whole:
+            doc_ids, codes = whole.in_row_order()
+            self._tree = (whole, Identifiers(doc_ids, codes[:, : self.maker.tree]))
+        return self._tree[1]
+
+    @property
+    def identifiers(self) -> Identifiers:
+        """The whole codes as a table, for reports."""
+        if self._identifiers is None or self._identifiers[0] is not self.entries:
+            count = len(self.rows.alive)
+            codes = self.entries.codes_of_rows(count).astype(np.int32)
+            names = [f"deleted {row}" if not alive else "" for row, alive in enumerate(self.rows.alive)]
+            known = self.rows.doc_ids()
+            table = Identifiers([name or known[row] for row, name in enumerate(names)], codes)
+            self._identifiers = (self.entries, table)
+        return self._identifiers[1]
+
+    # The saved folder.
+
+    def save_files(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        save_file(self.maker.state(), folder / CODEBOOKS)
+        self.entries.save(folder)
+        self.memory.save(folder / MEMORY)
+        (folder / WEIGHTS).write_text(json.dumps(self.weights.to_dict(), indent=1) + "\n", encoding="utf-8")
+        if self.words.indexed:
+            self.words.save(folder / WORDS)
+
+    def load_files(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        self.maker = TiedQuantizer.from_state(load_file(folder / CODEBOOKS))
+        self.entries = Entries.load(folder, self.maker.tree)
+        self.memory = Memory.load(folder / MEMORY)
+        self.weights = Weights.from_dict(json.loads((folder / WEIGHTS).read_text(encoding="utf-8")))
+        self.words = self.new_words()
+        if (folder / WORDS).exists():
+            self.words.load(folder / WORDS)

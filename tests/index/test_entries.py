@@ -1,0 +1,95 @@
+"""Several codes a document against naive loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.index.entries import Entries
+
+LENGTH = 4
+
+
+@st.composite
+def some_entries(draw):
+    """Entries of a few documents, each with at least one, and few tokens so that prefixes are shared."""
+    documents = draw(st.integers(1, 6))
+    owners = [*range(documents), *draw(st.lists(st.integers(0, documents - 1), max_size=8))]
+    code = st.lists(st.integers(0, 2), min_size=LENGTH, max_size=LENGTH)
+    codes = draw(st.lists(code, min_size=len(owners), max_size=len(owners)))
+    scales = np.linspace(0.5, 1.5, len(owners)).astype(np.float16)
+    return np.array(codes, np.uint8), scales, np.array(owners), draw(st.integers(1, 2)), documents
+
+
+def table_of(seed=0):
+    return np.random.default_rng(seed).normal(size=(LENGTH, 256)).astype(np.float32)
+
+
+def naive_scores(table, codes, scales):
+    return [
+        sum(float(table[level][t]) for level, t in enumerate(c)) * float(s) for c, s in zip(codes, scales, strict=True)
+    ]
+
+
+@given(some_entries(), st.integers(1, 12), st.data())
+def test_open_reads_the_best_prefixes_until_there_are_enough(given_, wanted, data):
+    codes, scales, owners, tree, documents = given_
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=documents, max_size=documents)))
+    entries, table = Entries(codes, scales, owners, tree), table_of()
+    opened = entries.open(table, wanted, mask)
+    assert mask[entries.owners[opened]].all()
+    prefixes = {tuple(code[:tree]) for code in codes.tolist()}
+    ranked = sorted(prefixes, key=lambda p: -sum(float(table[level][t]) for level, t in enumerate(p)))
+    expected = []
+    for prefix in ranked:
+        if len(expected) >= wanted and wanted < len(codes):
+            break
+        allowed = zip(codes.tolist(), owners, strict=True)
+        expected += [(tuple(c), int(o)) for c, o in allowed if tuple(c[:tree]) == prefix and mask[o]]
+    found = [(tuple(entries.codes[at].tolist()), int(entries.owners[at])) for at in opened]
+    assert sorted(found) == sorted(expected)
+
+
+@given(some_entries())
+def test_a_document_is_as_near_as_its_nearest_code(given_):
+    codes, scales, owners, tree, documents = given_
+    entries, table = Entries(codes, scales, owners, tree), table_of(1)
+    scores = naive_scores(table, codes.tolist(), scales)
+    best = [max(s for s, o in zip(scores, owners, strict=True) if o == row) for row in range(documents)]
+    rows, found = entries.best_of_rows(*(lambda all_: (all_, entries.scores(table, all_)))(entries.open(table, None)))
+    assert rows.tolist() == list(range(documents))
+    assert found == pytest.approx(best, rel=1e-3, abs=1e-3)
+    backwards = np.arange(documents)[::-1]
+    assert entries.scores_of_rows(table, backwards) == pytest.approx(best[::-1], rel=1e-3, abs=1e-3)
+
+
+@given(some_entries(), st.data())
+def test_documents_that_are_added_and_dropped(given_, data):
+    codes, scales, owners, tree, documents = given_
+    half = len(codes) - data.draw(st.integers(0, len(codes) - documents))
+    entries = Entries(codes[:half], scales[:half], owners[:half], tree)
+    entries = entries.with_more(codes[half:], scales[half:], owners[half:])
+    np.testing.assert_array_equal(entries.codes_of_rows(documents), codes[:documents])  # its text's, which came first
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, documents - 1), min_size=1))))
+    kept = entries.kept(rows)
+    expected = [(tuple(c), rows.tolist().index(o)) for c, o in zip(codes.tolist(), owners, strict=True) if o in rows]
+    found = [(tuple(c), o) for c, o in zip(kept.codes.tolist(), kept.owners.tolist(), strict=True)]
+    assert sorted(found) == sorted(expected)
+
+
+@given(some_entries())
+def test_saved_entries_are_the_same(given_):
+    import tempfile
+    from pathlib import Path
+
+    codes, scales, owners, tree, documents = given_
+    entries, table = Entries(codes, scales, owners, tree), table_of(2)
+    with tempfile.TemporaryDirectory() as folder:
+        entries.save(Path(folder))
+        again = Entries.load(Path(folder), tree)
+        opened = entries.open(table, 2)
+        np.testing.assert_array_equal(opened, again.open(table, 2))
+        np.testing.assert_array_equal(entries.scores(table, opened), again.scores(table, opened))
+        np.testing.assert_array_equal(entries.codes_of_rows(documents), again.codes_of_rows(documents))
