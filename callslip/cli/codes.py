@@ -71,7 +71,7 @@ def _report(table: CodeTable, other: Identifiers | None, as_json: bool) -> None:
         terminal.echo(terminal.to_json(report, indent=2))
         return
     findings = [Finding(**finding) for finding in report["findings"]]
-    show_quality(quality.measure(table.identifiers), findings, report["verdict"])
+    show_quality(quality.measure(table.identifiers), findings, report["verdict"], table.identifiers.length)
     show_audit(report)
 
 

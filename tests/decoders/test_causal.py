@@ -143,7 +143,9 @@ def test_mistakes_are_named(small_corpus, tmp_path):
     folder = save_small(tmp_path / "model", ["a"])
     with pytest.raises(BadSetting, match="codebooks"):
         callslip.fit(
-            small_corpus, settings={"seq2seq": str(folder), "encoder": "scratch", "seq2seq_codes": "codebooks"}
+            small_corpus,
+            "dsi-semantic",
+            settings={"seq2seq": str(folder), "encoder": "scratch", "seq2seq_codes": "codebooks"},
         )
     (folder / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(BadInput, match="cannot load"):

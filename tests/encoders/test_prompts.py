@@ -162,6 +162,22 @@ def test_tied_atomic_prompts_both_sides(tmp_path, small_corpus, tuned, state):
         np.testing.assert_allclose(found, encoder.encode(texts, kind=kind), atol=1e-5)
 
 
+def test_memories_hold_queries_as_queries(tmp_path, small_corpus):
+    folder = with_modules(tmp_path, prompts=PROMPTS)
+    settings = {"encoder": str(folder), "backend": "torch"}
+    encoder = load_encoder(str(folder), backend="torch")
+    contents = [document.content for document in small_corpus]
+    memory = callslip.fit(small_corpus, "memory", settings=settings)
+    np.testing.assert_allclose(memory.vectors, encoder.encode(contents, kind="document"), atol=1e-6)
+    np.testing.assert_allclose(memory.asked, encoder.encode(memory.asked_texts, kind="query"), atol=1e-6)
+    index = callslip.fit(small_corpus, "tied-residual", settings=settings)
+    expected = index.maker.assign(encoder.encode(contents, kind="document"))
+    np.testing.assert_array_equal(index.entries.codes_of_rows(len(small_corpus)), expected)
+    held = index.maker.assign(encoder.encode(list(index.memory.texts), kind="query"))
+    np.testing.assert_array_equal(index.memory.codes, held)
+    assert len(held)
+
+
 @pytest.mark.parametrize("tuned", [False, True])
 def test_glen_reads_training_texts_as_queries_and_documents_as_documents(tmp_path, small_corpus, tuned):
     folder = with_modules(tmp_path, "Dense", prompts=PROMPTS)

@@ -39,13 +39,13 @@ def lists(index, corpus, split="test"):
     return [[(hit.doc_id, round(hit.score, 5), hit.code) for hit in hits] for hits in found]
 
 
-@pytest.mark.parametrize("method", ["dense", "dsi-semantic", "tied-atomic", "bm25+dense"])
+@pytest.mark.parametrize("method", ["dense", "dsi-semantic", "tied-atomic", "tied-residual", "memory", "bm25+dense"])
 def test_given_vectors_make_the_index_of_the_same_encoder(small_corpus, vectors, tmp_path, method):
     """Row order, a file or a mapping; queries by the same encoder."""
     if "+" in method:
         settings = {"dense.encoder": "scratch:dim=24"}
     else:
-        settings = SCRATCH | ({} if method == "dense" else {"epochs": 2})
+        settings = SCRATCH | ({"epochs": 2} if method in ("dsi-semantic", "tied-atomic") else {})
     plain = callslip.fit(small_corpus, method, settings=settings)
     np.save(tmp_path / "vectors.npy", vectors)
     by_id = dict(zip(small_corpus.doc_ids, vectors))

@@ -27,7 +27,7 @@ def gradients(made: Any, name: str | None, read: list[int]) -> dict[str, torch.T
     """The gradient of the phase's first batch, and how many texts each forward pass read."""
     model, phase = made.index.model.eval(), made.phases[name or next(iter(made.phases))]
     model.zero_grad()
-    trained = model.encoder if hasattr(model, "encoder") else model.t5.encoder
+    trained = model.encoder.model if hasattr(model, "encoder") else model.t5.encoder
     handle = trained.register_forward_pre_hook(
         lambda module, given, named: read.append(len(named["input_ids"] if "input_ids" in named else given[0])),
         with_kwargs=True,
