@@ -21,6 +21,9 @@ SAMPLE = 64
 """Vectors per token that codebooks are learned from; more change little."""
 ITERATIONS = 15
 """Passes of k-means per level."""
+FEW = 1000
+"""Number of vectors below which codebooks are also learned from random neighbours of theirs: a few documents do not
+span the space, and the codes of queries and of later documents would be far from their vectors."""
 WIDTH = 256
 """Tokens per level: a token is a byte."""
 
@@ -64,6 +67,8 @@ class TiedQuantizer:
         residual = vectors
         if len(vectors) > SAMPLE * self.width:
             residual = vectors[np.sort(rng.choice(len(vectors), SAMPLE * self.width, replace=False))]
+        if len(vectors) < FEW:
+            residual = _with_neighbours(residual, rng)
         self.codebooks, self.axes = [], []
         for level in range(self.tree):
             book = _half(cluster_centres(residual, self.width, self.seed + level, ITERATIONS))
@@ -182,6 +187,14 @@ def _principal_axes(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     moments = vectors.astype(np.float64).T @ vectors / max(1, len(vectors))
     variances, axes = np.linalg.eigh(moments)
     return np.maximum(variances, 0), axes.astype(np.float32)
+
+
+def _with_neighbours(vectors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The vectors, and about `4 * FEW` unit vectors around them, at right angles on average."""
+    near = np.repeat(vectors, -(-4 * FEW // len(vectors)), axis=0)
+    near = near + rng.normal(size=near.shape).astype(np.float32) / np.sqrt(near.shape[1], dtype=np.float32)
+    near /= np.maximum(np.linalg.norm(near, axis=1, keepdims=True), 1e-12)
+    return np.concatenate([vectors, near])
 
 
 def _centroids(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:

@@ -126,3 +126,11 @@ def test_longer_codes_than_vectors_and_missing_fits_are_refused() -> None:
         TiedQuantizer(4).assign(unit_vectors(3, 8))
     with pytest.raises(BadSetting, match="3 tokens for a table of 4"):
         token_sums(np.zeros((4, 256), np.float32), np.zeros((2, 3), np.uint8))
+
+
+def test_few_documents_still_give_codebooks_that_can_hold_a_query() -> None:
+    few, queries = unit_vectors(8, 64), unit_vectors(20, 64, seed=5)
+    maker = TiedQuantizer(49, 1)
+    maker.fit(few)
+    alike = (maker.decode(maker.assign(queries)) * queries).sum(axis=1)
+    assert alike.min() > 0.9  # with codebooks of eight vectors only: 0.4
