@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from small_topics import TOPICS
 
 # Before anything imports torch: other busy processes make two spinning threads far slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,13 +19,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 
 from callslip.corpus.documents import Corpus, Document, Query
-
-TOPICS = {
-    "fruit": ["apple", "banana", "cherry", "orange", "melon"],
-    "metal": ["iron", "copper", "silver", "nickel", "cobalt"],
-    "music": ["violin", "trumpet", "piano", "cello", "flute"],
-    "river": ["danube", "nile", "rhine", "volga", "congo"],
-}
 
 
 @pytest.fixture(scope="session")

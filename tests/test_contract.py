@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TOPICS
 from small_bert import save_small_bert
+from small_topics import TOPICS
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query

@@ -250,12 +250,13 @@ def load_encoder(
     if dim is not None and encoder.dim != dim:  # only transformers' vectors can be cut
         remedy = "Leave vector_size out; of the scratch encoder, write scratch:dim=64."
         raise BadSetting(f"the encoder {spec!r} has vectors of {encoder.dim} numbers, and {dim} are wanted", remedy)
-    own = encoder.prompts
-    encoder.prompts = Prompts(
-        own.query if query_prompt is None else query_prompt,
-        own.document if document_prompt is None else document_prompt,
-    )
+    encoder.prompts = _replaced(encoder.prompts, query_prompt, document_prompt)
     return encoder
+
+
+def _replaced(own: Prompts, query: str | None, document: str | None) -> Prompts:
+    """A checkpoint's prompts, replaced by those that are given."""
+    return Prompts(own.query if query is None else query, own.document if document is None else document)
 
 
 def _check_dim(spec: str, dim: int | None, most: int, remedy: str) -> None:
@@ -346,6 +347,7 @@ class TextVectors:
         self.settings = settings
         self.given = Given()
         self._encoder: Encoder | None = None
+        self._prompts: Prompts | None = None
 
     @property
     def encoder(self) -> Encoder:
@@ -422,9 +424,16 @@ class TextVectors:
         return cached_encode(self.encoder, self.encoder.prompted(texts, kind), progress=progress)
 
     def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
-        """Texts with the encoder's prompt before them, for a model that reads them itself."""
-        return self.encoder.prompted(texts, kind)
+        """Texts with the encoder's prompt before them, for a model that reads them itself. The prompts are read without
+        the weights, which such a model has of its own."""
+        if self._encoder is not None:
+            return self._encoder.prompted(texts, kind)
+        if self._prompts is None:
+            s = self.settings
+            self._prompts = _replaced(open_checkpoint(s.encoder).prompts, s.query_prompt, s.document_prompt)
+        prompt = self._prompts.before(kind)
+        return [prompt + text for text in texts] if prompt else texts
 
     def adjust(self, settings: EncoderChoice) -> None:
         """Use other settings from the next text on."""
-        self.settings, self._encoder = settings, None
+        self.settings, self._encoder, self._prompts = settings, None, None

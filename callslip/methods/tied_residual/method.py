@@ -102,14 +102,10 @@ class TiedResidual(Retriever):
             for qid, grades in judgements.items()
         }
         asked = [qid for qid, rows in answers.items() if rows and queries[qid].text]
-        self.learn([queries[qid].text for qid in asked], [answers[qid] for qid in asked])
-
-    def learn(self, texts: Sequence[str], answers: Sequence[Sequence[int]]) -> None:
-        """Remember queries and the rows of the documents that answered them; they count from the next search on."""
-        if not texts:
-            return
-        codes = self.maker.assign(self.texts.training(list(texts)))
-        self.memory.add(texts, codes, self.maker.scales(codes), answers)
+        if asked:
+            texts = [queries[qid].text for qid in asked]
+            codes = self.maker.assign(self.texts.training(texts))
+            self.memory.add(texts, codes, self.maker.scales(codes), [answers[qid] for qid in asked])
 
     def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
         return learned(self, answers)
@@ -210,7 +206,7 @@ class TiedResidual(Retriever):
             "bm25": float(evidence.words[at]),
         }
         place = np.flatnonzero(evidence.votes.rows == evidence.rows[at])
-        if len(place) and memory > 0:
+        if len(place) and memory >= 0.001:  # less cannot have moved it
             why["earlier_query"] = self.memory.texts[int(evidence.votes.by[place[0]])]
             why["earlier_similarity"] = float(evidence.votes.nearest[place[0]])
         return why
