@@ -35,7 +35,16 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
         return corpus
     if isinstance(corpus, (str, Path)):
         return load_corpus(corpus)
-    return Corpus(list(corpus))
+    documents, seen = list(corpus), set()
+    for number, document in enumerate(documents):
+        if not isinstance(document, Document):
+            raise BadSetting(
+                f"document {number} is a {type(document).__name__}", 'Give callslip.Document("an id", "a text").'
+            )
+        if document.doc_id in seen:
+            raise BadSetting(f"two documents have the doc_id {document.doc_id!r}", "Give each document its own.")
+        seen.add(document.doc_id)
+    return Corpus(documents)
 
 
 def fit(

@@ -178,3 +178,13 @@ def test_a_retriever_that_has_its_settings_takes_no_others(small_corpus):
     assert api.fit(small_corpus, index) is index and len(index.search("apple", k=3)) == 3
     with pytest.raises(BadSetting, match="has its own"):
         api.fit(small_corpus, make("bm25"), settings={"k1": 2.0})
+
+
+def test_documents_of_ones_own_are_checked_before_a_fit():
+    import callslip
+    from callslip.errors import BadSetting
+
+    with pytest.raises(BadSetting, match="two documents have the doc_id 'a'"):
+        callslip.fit([callslip.Document("a", "one"), callslip.Document("a", "two")], "bm25")
+    with pytest.raises(BadSetting, match="document 1 is a str"):
+        callslip.fit([callslip.Document("a", "one"), "two"], "bm25")

@@ -26,7 +26,10 @@ def report_view(report: Report) -> Any:
     if report.pruning:
         parts += [Text(f"\nLoss by pruning with a beam of {report.pruning.beam:,}"), _pruning_table(report.pruning)]
         parts += [Text(sentence) for sentence in report.pruning.sentences()]
-    for heading, values in (("Times", report.timings), ("Codes", report.identifiers)):
+    for heading, values in (
+        ("Times", report.timings),
+        ("Codes", {k: v for k, v in report.identifiers.items() if k != "capacity"}),
+    ):
         shown = [f"{key.replace('_', ' ')} {_number(v)}" for key, v in values.items() if _is_number(v)]
         if shown:
             parts.append(Text(f"{heading}: {', '.join(shown)}"))
