@@ -52,7 +52,7 @@ def _inspect(path: Path, as_json: bool, prefix: str, depth: int, branches: int, 
         return
     tree = _tree_of(path, identifiers) if path.is_dir() else identifiers
     other = None if against is None else options.read_table(against)
-    whole = CodeTable(identifiers, _vectors(path, len(identifiers))).report(other)
+    whole = CodeTable(identifiers, _vectors(path, len(identifiers))).report(other, tree.length)
     if as_json:
         for name, kept in LOGGED.items():
             if found := _logged(path, kept):

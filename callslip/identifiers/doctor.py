@@ -34,14 +34,15 @@ class Finding:
     remedy: str
 
 
-def diagnose(quality: Quality, *, words: bool = False) -> list[Finding]:
+def diagnose(quality: Quality, *, words: bool = False, levels: int | None = None) -> list[Finding]:
     """The problems of a table of codes, worst first.
 
     `words`: the tokens are words of the texts, whose frequencies are naturally uneven; unused and unevenly used
-    tokens are then not reported.
+    tokens are then not reported. `levels`: only so many levels are a tree that search walks; the others rank inside, so
+    how evenly they are used does not matter.
     """
     findings = [*_uniqueness(quality), *_giant_bucket(quality)]
-    for level in quality.levels:
+    for level in quality.levels[:levels]:
         findings += _level(level, unique=quality.uniqueness >= UNIQUENESS, words=words)
     return sorted(findings, key=lambda finding: ("ill", "warning", "note").index(finding.severity))
 

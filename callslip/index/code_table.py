@@ -30,8 +30,9 @@ class CodeTable:
     popularity: dict[str, int] | None = None
     """How often each document is asked for in training."""
 
-    def report(self, other: Identifiers | None = None) -> dict[str, Any]:
-        """Verdict, findings and figures; the churn from another table, if one is given."""
+    def report(self, other: Identifiers | None = None, levels: int | None = None) -> dict[str, Any]:
+        """Verdict, findings and figures; the churn from another table, if one is given. `levels` is the depth of the
+        tree, if codes are longer than that."""
         figures = quality.measure(self.identifiers)
         _, codes = self.identifiers.in_row_order()
         near = tail = changed = None
@@ -42,7 +43,7 @@ class CodeTable:
         if other is not None:
             changed = audit.churn(other, self.identifiers)
         order = ("ill", "warning", "note")
-        findings = doctor.diagnose(figures) + doctor.audit(near, tail, changed)
+        findings = doctor.diagnose(figures, levels=levels) + doctor.audit(near, tail, changed)
         findings.sort(key=lambda finding: order.index(finding.severity))
         parts = {"neighbours": near, "head_and_tail": tail, "churn": changed}
         return {

@@ -57,7 +57,8 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
         identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
         codes = np.asarray(identifiers.codes[retriever.rows.alive[identifiers.rows]])
     figures = quality.measure(codes)
-    findings = doctor.diagnose(figures, words=vocabulary_of(retriever) is not None)
+    words = vocabulary_of(retriever) is not None
+    findings = doctor.diagnose(figures, words=words, levels=tree_levels(retriever))
     told["verdict"], told["figures"] = doctor.verdict(findings), figures.to_dict()
     told["figures"]["bucket_histogram"] = {str(k): v for k, v in figures.bucket_histogram.items()}
     told["findings"] = [vars(finding) for finding in findings]

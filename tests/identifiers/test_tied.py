@@ -134,3 +134,12 @@ def test_few_documents_still_give_codebooks_that_can_hold_a_query() -> None:
     maker.fit(few)
     alike = (maker.decode(maker.assign(queries)) * queries).sum(axis=1)
     assert alike.min() > 0.9  # with codebooks of eight vectors only: 0.4
+
+
+def test_the_doctor_judges_the_levels_of_the_tree_only() -> None:
+    from callslip.identifiers import doctor, quality
+
+    codes = np.stack([np.arange(20) % 10, np.arange(20), np.zeros(20, int)], axis=1)
+    figures = quality.measure(codes)
+    assert any("level 3" in finding.problem for finding in doctor.diagnose(figures))
+    assert not any("level 3" in finding.problem for finding in doctor.diagnose(figures, levels=1))
