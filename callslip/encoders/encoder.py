@@ -426,10 +426,11 @@ class TextVectors:
     def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
         """Texts with the encoder's prompt before them, for a model that reads them itself. The prompts are read without
         the weights, which such a model has of its own."""
-        if self._encoder is not None:
-            return self._encoder.prompted(texts, kind)
+        s = self.settings
+        light = s.encoder.partition(":")[0] in {"scratch", *plugins.plugins(plugins.ENCODERS)}
+        if self._encoder is not None or light:  # neither has a checkpoint whose files could say more
+            return self.encoder.prompted(texts, kind)
         if self._prompts is None:
-            s = self.settings
             self._prompts = _replaced(open_checkpoint(s.encoder).prompts, s.query_prompt, s.document_prompt)
         prompt = self._prompts.before(kind)
         return [prompt + text for text in texts] if prompt else texts

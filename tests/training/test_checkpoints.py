@@ -403,7 +403,7 @@ def test_the_command_saves_says_how_to_go_on_and_goes_on(small_corpus, tmp_path,
     corpus.write_text("".join(json.dumps({"_id": d.doc_id, "text": d.text}) + "\n" for d in small_corpus))
     out, training = tmp_path / "index", tmp_path / "index.training"
     quickly = ["--set", "encoder=scratch", "--set", "decoder_width=32", "--set", "width=4", "--set", "batch_size=8"]
-    arguments = ["fit", str(corpus), "--out", str(out), *quickly, "--set", "epochs=25"]
+    arguments = ["fit", str(corpus), "--out", str(out), "-m", "dsi-semantic", *quickly, "--set", "epochs=25"]
     command = [sys.executable, "-c", "from callslip.cli import main; main()", *arguments]
     fit = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not training.exists():
