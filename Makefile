@@ -58,7 +58,8 @@ weights: $(VENV)/test.stamp
 .PHONY: test-adapters
 test-adapters: $(VENV)/test.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[adapters,ship]'
-	$(BIN)/python -m pytest -p no:benchmark tests/adapters tests/index/test_given.py tests/test_shipping.py tests/test_docs.py
+	$(BIN)/python -m pytest -p no:benchmark tests/adapters tests/jobs/test_clusters.py tests/index/test_given.py \
+		tests/test_shipping.py tests/test_docs.py
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .

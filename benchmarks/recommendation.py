@@ -1,6 +1,7 @@
 """Recommenders on a log: leave-one-out, every item ranked, with the items of the history kept and left out.
 
     python benchmarks/recommendation.py amazon-beauty --task sequential --systems "item-knn;sasrec" --split dev
+    python benchmarks/recommendation.py amazon-beauty --systems "recipe dsi-semantic-beauty-cpu" --rankings own
     python benchmarks/recommendation.py amazon-beauty --task general
     python benchmarks/recommendation.py amazon-beauty --ape        # average partition entropy of codes
 
@@ -25,29 +26,37 @@ import numpy as np
 
 import callslip
 from callslip.corpus.documents import Corpus, Query
-from callslip.evaluation.measures import LOG_MEASURES
 from callslip.evaluation.report import evaluate_run
 from callslip.identifiers import RQVAE, VQVAE, HierarchicalKMeans, PartitionEM, average_partition_entropy, random_codes
 from callslip.identifiers.partition_em import relations_of
 from callslip.index.retriever import Retriever
 from callslip.methods import make
+from callslip.recipes import read_recipe
 from callslip.runtime.progress import track
 from callslip.runtime.versions import versions
 from callslip.search.candidates import candidates
 from callslip.settings import parse_assignments
 
 RESULTS = Path(__file__).parent / "results"
-DEPTH, BATCH = 10, 256
+DEPTH, BATCH = 20, 256
+MEASURES = ("R@10", "R@20", "nDCG@10", "nDCG@20")
 # What a CPU can train in minutes; chosen on the dev split. The same for every generative method.
 WRITER: dict[str, Any] = {
     "decoder_width": 64, "decoder_layers": 1, "batch_size": 1024, "epochs": 6, "learning_rate": 3e-3,
-    "history_width": 64, "ranker_negatives": 512,
+    "history_width": 64, "ranker_negatives": 512, "start": "none",
 }  # fmt: skip
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "popularity": ("popularity", {}),
     "item-knn": ("item-knn", {}),
     "item-knn, dev counted": ("item-knn", {}),
-    "sasrec": ("sasrec", {"epochs": 8, "learning_rate": 3e-3, "history_width": 64, "ranker_negatives": 1024}),
+    "seqrules": ("seqrules", {}),
+    "transitions": ("transitions", {}),
+    "tied-log": ("tied-log", {}),
+    "tied-log, codes alone": ("tied-log", {"memory_weight": 0.0}),
+    "sasrec": (
+        "sasrec",
+        {"epochs": 8, "learning_rate": 3e-3, "history_width": 64, "ranker_negatives": 1024} | {"start": "none"},
+    ),
     "dsi-semantic": ("dsi-semantic", WRITER | {"width": 32, "length": 2}),
     "dsi-random": ("dsi-random", WRITER | {"width": 32, "length": 2}),
     "tiger": ("tiger", WRITER),
@@ -58,7 +67,9 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 GENERAL = {"queries": "set", "decay": 1.0, "history_layers": 0, "history_width": 128}
 """What makes a task general: the history is a set. One vector stands for all of its items: 64 numbers are too few."""
-RANKINGS, BEAM = ("bucket", "union"), 50
+RANKINGS, BEAM = "bucket,union", 50
+RECIPE = "recipe "
+"""Before the name of a recipe, which is then fitted with its own settings."""
 
 
 def main() -> None:
@@ -69,6 +80,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--users", type=int, help="so many users of the split, drawn at random")
     parser.add_argument("--beams", default="50", help="of systems that write codes, separated by commas")
+    parser.add_argument("--rankings", default=RANKINGS, help="separated by commas; `own` is that of the settings")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="")
     parser.add_argument("--ape", action="store_true", help="measure codes instead of systems")
@@ -81,7 +93,11 @@ def main() -> None:
         index, row = fitted(corpus, system, arguments.task, parse_assignments(arguments.assignments))
         for split in arguments.split.split(","):
             print(system, arguments.task, split, flush=True)
-            found = row | measured(index, corpus, split, arguments.users, [int(b) for b in arguments.beams.split(",")])
+            asked = [
+                (ranking, BEAM if ranking == "own" else int(beam))
+                for ranking, beam in product(arguments.rankings.split(","), arguments.beams.split(","))
+            ]
+            found = row | measured(index, corpus, split, arguments.users, asked)
             path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{split}.json"
             write(path, corpus, "systems", {system: found})
 
@@ -95,7 +111,7 @@ def write(path: Path, corpus: Corpus, key: str, rows: dict[str, Any]) -> None:
 
 def fitted(corpus: Corpus, system: str, task: str, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The system's index, and what is to be said of it before anybody searches."""
-    method, own = SYSTEMS[system]
+    method, own = SYSTEMS[system] if system in SYSTEMS else recipe(system)
     known = {field.name for field in dataclasses.fields(make(method).settings)}
     given = own | (GENERAL if task == "general" else {}) | values
     index = make(method, {key: value for key, value in given.items() if key in known})
@@ -114,7 +130,15 @@ def fitted(corpus: Corpus, system: str, task: str, values: dict[str, Any]) -> tu
     return index, row
 
 
-def measured(index: Any, corpus: Corpus, split: str, users: int | None, beams: list[int]) -> dict[str, Any]:
+def recipe(system: str) -> tuple[str, dict[str, Any]]:
+    """Method and settings of a recipe."""
+    found = read_recipe(system.removeprefix(RECIPE))
+    return found.method, dict(found.settings)
+
+
+def measured(
+    index: Any, corpus: Corpus, split: str, users: int | None, searches: list[tuple[str, int]]
+) -> dict[str, Any]:
     """Figures with and without the items of the history, under each ranking and beam that the system has."""
     row: dict[str, Any] = {}
     queries, judgements = corpus.split(split)
@@ -126,9 +150,10 @@ def measured(index: Any, corpus: Corpus, split: str, users: int | None, beams: l
         trees, had = getattr(index, "parts", [index]), corpus.sequences().each()  # of a forest, means over its trees
         row["codes"] = mean(tree.identifiers.unique for tree in trees)
         row["ape"] = mean(average_partition_entropy(tree.identifiers.in_row_order()[1], had) for tree in trees)
-        for ranking, beam in product(RANKINGS, beams):
+        for ranking, beam in searches:
             name = ranking if beam == BEAM else f"{ranking}, beam {beam}"
-            row[name] = figures(index.adjust({"ranking": ranking, "beam": beam}), asked, judged)
+            values = {} if ranking == "own" else {"ranking": ranking, "beam": beam}
+            row[name] = figures(index.adjust(values), asked, judged)
             row[name]["items_reached"] = mean(reached(tree, asked) for tree in trees)
             print(name, row[name], flush=True)
         return row
@@ -138,7 +163,7 @@ def measured(index: Any, corpus: Corpus, split: str, users: int | None, beams: l
 
 
 def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, int]]) -> dict[str, Any]:
-    """Both ways to treat the history, from one search: ten hits without it are among ten and as many as it holds."""
+    """Both ways to treat the history, from one search: the hits without it are among as many more as it holds."""
     keep: dict[str, list[tuple[str, float]]] = {}
     exclude: dict[str, list[tuple[str, float]]] = {}
     asked = sorted(asked, key=lambda query: len(query.history))  # so that few are searched deeper than they need
@@ -146,14 +171,14 @@ def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, in
     for start in track(range(0, len(asked), BATCH), "searching"):
         some = asked[start : start + BATCH]
         depth = DEPTH + max(len(set(query.history)) for query in some)
-        for query, hits in zip(some, index.search_batch(some, depth, texts=False), strict=True):
+        for query, hits in zip(some, index.search_batch(some, depth, keep_history=True, texts=False), strict=True):
             ranked, had = [(hit.doc_id, hit.score) for hit in hits], set(query.history)
             keep[query.query_id] = ranked[:DEPTH]
             exclude[query.query_id] = [one for one in ranked if one[0] not in had][:DEPTH]
     seconds = time.perf_counter() - began
     found: dict[str, Any] = {"search_ms_per_query": round(1000 * seconds / len(asked), 2)}
     for name, run in (("keep", keep), ("exclude", exclude)):
-        report = evaluate_run(run, judged, measures=LOG_MEASURES)
+        report = evaluate_run(run, judged, measures=MEASURES)
         found[name] = {
             measure: {"mean": round(one.mean, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
             for measure, one in report.measures.items()

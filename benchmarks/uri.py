@@ -35,7 +35,7 @@ from callslip.settings import describe, parse_assignments
 URI: dict[str, Any] = WRITER | {
     "width": 32, "length": 2, "batch_size": 512, "learning_rate": 2e-3, "epochs": 10, "warmup_epochs": 12,
     "level_epochs": 2, "level_learning_rate": 2e-3, "head_start": 0.9, "ranker_softmax": "full",
-    "history_dropout": 0.5,
+    "history_dropout": 0.5, "start": "none",
 }  # fmt: skip
 TEXT: dict[str, Any] = {
     "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "pseudo_queries": ("title",), "level_epochs": 8,

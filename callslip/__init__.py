@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from callslip.corpus.load import load_corpus
     from callslip.errors import CallslipError
     from callslip.filters.filter import Filter
+    from callslip.filters.globs import Glob
     from callslip.filters.ranges import Range
     from callslip.index.retriever import Retriever
     from callslip.methods.hybrid import Hybrid
@@ -40,6 +41,7 @@ _WHERE = {
     "Hit": "callslip.search.hits",
     "Hits": "callslip.search.hits",
     "Hybrid": "callslip.methods.hybrid",
+    "Glob": "callslip.filters.globs",
     "Range": "callslip.filters.ranges",
     "Retriever": "callslip.index.retriever",
     "CallslipError": "callslip.errors",
@@ -50,6 +52,7 @@ __all__ = [
     "Corpus",
     "Document",
     "Filter",
+    "Glob",
     "Hit",
     "Hits",
     "Hybrid",

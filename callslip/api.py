@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.load import load_corpus
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, UnknownName, Unsupported
 from callslip.index.retriever import Retriever
-from callslip.methods import DEFAULT_CODES, LOG_CONTROLS, TEXT_CONTROLS, default_for, find, make, make_saved
+from callslip.methods import DEFAULT, DEFAULT_CODES, LOG_CONTROLS, TEXT_CONTROLS, default_for, find, make, make_saved
 from callslip.runtime import consent
 from callslip.storage import hub
 from callslip.storage.folder import check_writable
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from callslip.index.code_table import CodeTable
     from callslip.index.given import Vectors
     from callslip.index.retriever import Learned
+    from callslip.jobs.plan import Job
     from callslip.storage.check import Checked
     from callslip.training.checkpoints import Checkpoints
 
@@ -71,9 +72,11 @@ def fit(
         if settings or preset:
             raise BadSetting("settings or a preset for a retriever that has its own", "Give them with a method's name.")
         retriever = method
+    elif method is None:
+        corpus = as_corpus(corpus)
+        retriever = make(default_for(corpus), settings, preset=preset)
     else:
-        corpus = as_corpus(corpus) if method is None else corpus
-        retriever = make(method or default_for(as_corpus(corpus)), settings, preset=preset)
+        retriever = make(method, settings, preset=preset)
     if out is not None:
         check_writable(out)
     data = as_corpus(corpus)
@@ -87,6 +90,74 @@ def fit(
         if checkpoints is not None:
             checkpoints.remove()
     return retriever
+
+
+def plan(
+    corpus: str | Path,
+    job: str | Path,
+    method: str | None = None,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    shard_rows: int | None = None,
+    vectors: str | Path | None = None,
+    queries: str | Path | None = None,
+    qrels: str | Path | None = None,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+) -> Job:
+    """Cut a fit into shards, for `encode` and `build`: read the corpus one document at a time into the folder `job`,
+    and learn codebooks from a sample. `vectors` is a .npy file in the order of the documents."""
+    from callslip.corpus.stream import CorpusStream
+    from callslip.jobs.plan import SHARD_ROWS, plan_job
+
+    stream = CorpusStream(corpus, format, queries, qrels, columns, skip_bad)
+    rows = SHARD_ROWS if shard_rows is None else shard_rows
+    name = method or DEFAULT
+    return plan_job(stream, job, method=name, settings=settings, preset=preset, shard_rows=rows, vectors=vectors)
+
+
+def encode(
+    job: str | Path,
+    *,
+    part: tuple[int, int] | None = None,
+    workers: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    tell: Callable[[int], object] = lambda number: None,
+) -> int:
+    """Make the parts of a planned job that are missing, in this process or in several; returns their number.
+
+    `part` (i, n) is the i-th of n shares, counted from 1, for machines that each do one. `engine` may also be "ray" or
+    "dask", on the cluster at `address`; without an address it starts `workers` on this machine.
+    """
+    from callslip.jobs.engines import encode_job
+
+    return encode_job(job, part=part, workers=workers, engine=engine, address=address, tell=tell)
+
+
+def train(
+    job: str | Path, *, every: float = 60.0, again: str = "", tell: Callable[[str], object] = lambda line: None
+) -> bool:
+    """Train the index of a job whose method is trained, with the other processes that torchrun started, if it did;
+    False if that is done. A training that was stopped resumes. `every`: seconds between checkpoints."""
+    from callslip.jobs.train import train_job
+
+    return train_job(job, every=every, again=again, tell=tell)
+
+
+def build(job: str | Path, out: str | Path, *, query_vectors: Vectors | Encode | None = None) -> Retriever:
+    """Make the index of a job whose parts are all there, or that is trained, and save it to the folder `out`."""
+    from callslip.jobs.build import build_job
+    from callslip.jobs.plan import Job
+
+    if Job.open(job).trained:
+        from callslip.jobs.train import copy_trained
+
+        copy_trained(job, out, query_vectors is not None)
+        return load(out)
+    return build_job(job, out, query_vectors)
 
 
 def load(
@@ -209,15 +280,22 @@ def learn(index: Retriever | str | Path, pairs: Mapping[str, Any] | Iterable[tup
 def learn_log(
     index: Retriever | str | Path, log: str | Path, *, qrels: str | Path | None = None, skip_bad: bool = False
 ) -> tuple[Learned, SkippedLines]:
-    """Learn a log of queries and doc_ids, or a file of queries with its judgements; returns what was skipped, too."""
+    """Learn a log of queries and doc_ids, or a file of queries with its judgements; where queries are histories, a log
+    of users and items. Returns what was skipped, too."""
     from callslip.corpus.answers import read_answers, read_judged
+    from callslip.corpus.interactions import read_histories
     from callslip.corpus.lines import Intake
 
     opened, intake = index if isinstance(index, Retriever) else load(index), Intake(skip_bad)
     try:
         known = opened.refresh(now=True).row_of()
         opened.learn_answers({})  # a method without a memory says so before a long log is read
-        answers = read_answers(log, intake, known) if qrels is None else read_judged(log, qrels, intake, known)
+        if opened.reads_histories:
+            if qrels is not None:
+                raise BadSetting("judgements for an index of a log of users and items", "Leave out --qrels.")
+            answers = read_histories(log, intake, known)
+        else:
+            answers = read_answers(log, intake, known) if qrels is None else read_judged(log, qrels, intake, known)
         return opened.learn_answers(answers), intake.skipped
     finally:
         if opened is not index:
@@ -284,6 +362,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     controls: bool = True,
     on_report: Callable[[str, Report], None] | None = None,
+    out: str | Path | None = None,
     **options: Any,
 ) -> Comparison:
     """Fit several methods on one corpus, evaluate each, and put them in one table.
@@ -291,7 +370,7 @@ def compare(
     A name is a method's, or METHOD:PRESET. `settings` apply to every method that has them, and to the parts of a hybrid
     that do, except where the preset that its name gives says otherwise. The first method named is the baseline of the
     significance tests. Unless `controls` is False, the controls for the corpus's queries come first, whether named or
-    not.
+    not. The comparison is written to the folder `out`; if it is stopped, the same call goes on with the next method.
     """
     import dataclasses
 
@@ -328,14 +407,50 @@ def compare(
     _check_queries_are_read({name: retrievers[name] for name in names if name in named}, histories, split)
     # A control that the settings made unable to read the queries is not what somebody asked for.
     names = [name for name in names if retrievers[name].could_read(histories=histories)]
-    reports = {}
-    for name in names:
-        retriever = retrievers.pop(name).fit(data)  # one index in memory at a time
-        own = options if name in named else {key: value for key, value in options.items() if key != "exact"}
-        reports[name] = evaluate(retriever, data, name=name, **own)
+    chosen = {name: retrievers[name] for name in names}
+    reports = _reports(data, chosen, named, options, on_report, out)
+    comparison = Comparison(reports, baseline=baseline, controls=first)
+    if out is not None:
+        comparison.save(out)
+    return comparison
+
+
+def _reports(
+    data: Corpus,
+    retrievers: dict[str, Retriever],
+    named: Collection[str],
+    options: Mapping[str, Any],
+    on_report: Callable[[str, Report], None] | None,
+    out: str | Path | None,
+) -> dict[str, Report]:
+    """The report of each method, fitted and evaluated in turn; those that a stopped run has finished are read."""
+    from callslip.encoders.vector_cache import shared_cache
+    from callslip.evaluation.unfinished import Unfinished
+    from callslip.runtime.versions import versions
+
+    kept = None
+    if out is not None:
+        systems = {name: retriever.describe()["settings"] for name, retriever in retrievers.items()}
+        about = {"systems": systems, "named": sorted(named), "options": dict(options), "versions": versions()}
+        kept = Unfinished(out, about | {"dataset": data.fingerprint()})
+    reports: dict[str, Report] = {}
+    for name in list(retrievers):
+        waiting = retrievers.pop(name)  # one index in memory at a time
+        found = kept.get(name) if kept is not None else None
+        if found is None:
+            before = shared_cache().reused
+            fitted = waiting.fit(data)
+            reused = shared_cache().reused - before
+            own = options if name in named else {key: value for key, value in options.items() if key != "exact"}
+            found = evaluate(fitted, data, name=name, **own)
+            if reused:
+                found.timings["cached_texts"] = reused
+            if kept is not None:
+                kept.put(name, found)
+        reports[name] = found
         if on_report is not None:
-            on_report(name, reports[name])
-    return Comparison(reports, baseline=baseline, controls=first)
+            on_report(name, found)
+    return reports
 
 
 def _configured(

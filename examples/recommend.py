@@ -18,7 +18,7 @@ with Path("log.csv").open("w", encoding="utf-8") as log:
 
 corpus = callslip.load_corpus("log.csv")
 index = callslip.fit(corpus, method="item-knn", out="shop")
-for hit in index.search(Query("me", "", history=("flour", "yeast")), k=3, explain=True, exclude_history=True):
+for hit in index.search(Query("me", "", history=("flour", "yeast")), k=3, explain=True):
     print(hit.rank, hit.doc_id, round(hit.score, 3), hit.why)
 
 report = callslip.evaluate(index, corpus, measures="R@3", exclude_history=True)

@@ -29,11 +29,12 @@ LAYERS = {
     "index": 5,
     "methods": 6,
     "evaluation": 6,
-    "api": 7,
-    "server": 8,
-    "adapters": 8,
-    "cli": 9,
-    "__main__": 10,
+    "jobs": 7,
+    "api": 8,
+    "server": 9,
+    "adapters": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 # Importable by each other: they are the ground that everything else stands on.
 GROUND = {"errors", "settings", "runtime"}
@@ -115,6 +116,8 @@ LIGHT = [
     "callslip.index.retriever",
     "callslip.methods",
     "callslip.methods.bm25",
+    "callslip.jobs.plan",
+    "callslip.jobs.engines",
 ]
 
 

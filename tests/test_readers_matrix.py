@@ -17,6 +17,7 @@ import pytest
 import torch
 from small_bert import save_small_bert
 from small_t5 import save_small_t5
+from training_spies import found, weights
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
@@ -85,15 +86,6 @@ def fitted(corpus, folders):
         return make(method, {name: folders.get(str(v), v) for name, v in values.items() if name in known})
 
     return SimpleNamespace(new=new, index=functools.cache(lambda method, reader: new(method, reader).fit(corpus)))
-
-
-def weights(index: Any) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in index.model.state_dict().items()}
-
-
-def found(index: Any, corpus: Corpus) -> list[list[tuple[str, float]]]:
-    queries = list(corpus.queries.values())[:4]
-    return [[(hit.doc_id, round(hit.score, 3)) for hit in hits] for hits in index.search_batch(queries, k=5)]
 
 
 @pytest.mark.parametrize(("method", "reader"), PAIRS)

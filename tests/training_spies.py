@@ -296,3 +296,14 @@ def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> 
     assert ranks == sorted(ranks) and len(set(ranks)) < len(ranks)
     first = [hit.code for hit in hits(ranking="bucket", bucket_limit=1)][: len(set(ranks))]
     assert len(set(first)) == len(first)
+
+
+def weights(index: Any) -> dict[str, torch.Tensor]:
+    """A copy of all weights of an index's model."""
+    return {name: value.clone() for name, value in index.model.state_dict().items()}
+
+
+def found(index: Any, corpus: Corpus) -> list[list[tuple[str, float]]]:
+    """The first hits of a few queries, with scores that rounding does not change."""
+    queries = list(corpus.queries.values())[:4]
+    return [[(hit.doc_id, round(hit.score, 3)) for hit in hits] for hits in index.search_batch(queries, k=5)]

@@ -42,24 +42,28 @@ def register() -> None:
     """Import every module of this package, so that its commands are registered."""
     from callslip.cli import (  # noqa: F401
         add,
+        build,
         check,
         codes,
         compact,
         compare,
         delete,
         demo,
+        encode,
         evaluate,
         fit,
         inspect,
         learn,
         mcp,
         methods,
+        plan,
         push,
         report,
         search,
         serve,
         share,
         snapshot,
+        train,
         update,
     )
 

@@ -13,7 +13,8 @@ def add(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     each: changes.EachOption = False,
+    vectors: options.VectorsOption = None,
     store: options.StoreOption = None,
 ) -> None:
     """Add documents to an index without training. When the command returns, they are searchable and durable."""
-    changes.commit(index, documents, format, column, skip_bad, each, replace=False)
+    changes.commit(index, documents, format, column, skip_bad, each, vectors, replace=False)

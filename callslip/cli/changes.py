@@ -25,11 +25,23 @@ EachOption = Annotated[
 
 
 def commit(
-    path: Path, documents: str, format: str | None, column: list[str] | None, skip_bad: bool, each: bool, replace: bool
+    path: Path,
+    documents: str,
+    format: str | None,
+    column: list[str] | None,
+    skip_bad: bool,
+    each: bool,
+    vectors: Path | None,
+    replace: bool,
 ) -> None:
     """Add documents, or `replace` those with the same doc_id."""
     corpus = options.read_corpus(documents, format, None, None, None, column, skip_bad)
     index = options.open_index(path, None)
+    if vectors is not None:
+        from callslip.encoders.given import given_vectors
+        from callslip.index.given import give_more
+
+        give_more(index, given_vectors(vectors, corpus.doc_ids, "documents"), None)
     done, verb = 0, "updated or added" if replace else "added"
     try:
         for start in range(0, len(corpus), AT_ONCE):

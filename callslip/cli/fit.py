@@ -57,28 +57,37 @@ def fit(
     from callslip.storage.folder import MANIFEST, check_writable
 
     named, values = options.chosen_settings(recipe, set_)
-    if codes is not None:
-        values["codes_from"] = str(codes)
     check_writable(out)
     training = out.with_name(f"{out.name}.training")
     _check_resume(training, resume or resume_from is not None, checkpoints)
     name = method or named or (DEFAULT_CODES if codes is not None else None)
-    if name is not None:
-        make(name, values, preset=preset)  # a mistyped setting must not cost the reading of the corpus
+    if codes is not None:
+        values |= _given_codes(codes, str(name))
+    # A mistyped setting must not cost the reading of the corpus; but the default depends on the corpus.
+    chosen = None if name is None else make(name, values, preset=preset)
     data = options.read_corpus(corpus, format, queries, qrels, items, column, skip_bad)
     name = name or default_for(data)
-    retriever = make(name, values, preset=preset)
+    retriever = make(name, values, preset=preset) if chosen is None else chosen
     if (out / MANIFEST).is_file():
         options.say(f"{out} already contains an index, which will be replaced when the new one is saved")
     if not retriever.could_read(histories=True) and has_histories(data):
         options.say(f"{name} reads texts: it ignores the log's histories, and searches items by their texts")
-    options.say(f"fitting {name}")
+    _announce(retriever, data, name)
     given: dict[str, Any] = {"vectors": vectors, "query_vectors": query_vectors}
     if checkpoints:
         _fit_with_checkpoints(retriever, data, out, training, resume, resume_from, given)
     else:
         fit_and_save(data, retriever, out, **given)
     _tell(retriever, out, name)
+
+
+def _announce(retriever: Retriever, data: Corpus, name: str) -> None:
+    """Say what is about to be fitted, and what there is to learn from."""
+    options.say(f"fitting {name} to {options.counted(len(data), 'document')}")
+    if not data.split("train")[0] and retriever.learns_from_queries:
+        options.say(
+            "no judged train queries: the index learns from the documents alone (--queries and --qrels add some)"
+        )
 
 
 def _tell(retriever: Retriever, out: Path, name: str) -> None:
@@ -91,6 +100,19 @@ def _tell(retriever: Retriever, out: Path, name: str) -> None:
         options.say("epochs=0: the model is untrained, so the codes that it writes are random")
     asked = "--history id,id,id" if retriever.reads_histories else '"your question"'
     options.say(f"next: callslip search {out} {asked}")
+
+
+def _given_codes(codes: Path, name: str) -> dict[str, str]:
+    """The setting that --codes stands for; an error for a method that cannot take codes."""
+    from callslip.methods import DEFAULT_CODES, find
+
+    known = getattr(find(name).load().Settings, "__dataclass_fields__", {})
+    if "codes_from" not in known:
+        raise BadSetting(
+            f"{name} takes no codes: --codes does not apply to it",
+            f"Leave --codes out, or use a method whose model writes codes, such as --method {DEFAULT_CODES}.",
+        )
+    return {"codes_from": str(codes)}
 
 
 def _check_resume(training: Path, resume: bool, checkpoints: bool) -> None:

@@ -144,7 +144,7 @@ def _say_what_is_left_out(path: Path) -> None:
     from callslip.storage.home import Home
 
     home = Home.open(path, verify=False)
-    changes, held = home.store.changes(home.version), set(home.sequence.tolist())
+    changes, held = home.store.changes(home.version), set(home.sequence)
     gone = held.intersection(home.store.deleted())
     home.close()
     if changes.added or gone:
@@ -176,8 +176,10 @@ def _show_use(figures, wide: int = 40) -> None:  # type: ignore[no-untyped-def]
 
 def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, branches: int) -> None:
     """The tree of codes, largest branches first, with the characteristic words of each node."""
+    import numpy as np
+
     from callslip.errors import BadSetting
-    from callslip.identifiers.prefix_words import commonest_words, document_frequencies
+    from callslip.identifiers.prefix_words import Labels
     from callslip.identifiers.table import code_to_text, text_to_code
     from callslip.storage.home import Home
     from callslip.storage.rows import StoredDocuments
@@ -186,14 +188,11 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
     if len(start) > identifiers.length or trie.node_of(start) < 0:
         raise BadSetting(f"no code has the prefix {prefix!r}", "Use tokens shown by `callslip inspect DIR`.")
     home = Home.open(path, verify=False)
-    documents, gone = StoredDocuments(home.store, home.sequence), set(home.store.deleted())
-
-    def texts(positions: slice, most: int) -> list[str]:
-        step = max(1, (positions.stop - positions.start) // most)
-        rows = [int(row) for row in identifiers.rows[positions][::step] if int(home.sequence[row]) not in gone]
-        return [document.content for document in documents.rows(rows)]
-
-    background = document_frequencies(texts(slice(0, len(identifiers)), 2000))
+    alive = np.ones(len(home.sequence), bool)
+    gone = home.sequence.rows_of(list(home.store.deleted()))
+    alive[gone[gone >= 0]] = False
+    labels = Labels(StoredDocuments(home.store, home.sequence).rows, alive)
+    background = labels.background()
     terminal.echo("the tree of codes, with the largest branches and their characteristic words:")
 
     def show(level: int, node: int, code: tuple[int, ...], deep: int) -> None:
@@ -208,7 +207,7 @@ def _show_tree(path: Path, identifiers: Identifiers, prefix: str, depth: int, br
             if token < 0:
                 continue
             longer = (*code, token)
-            words = ", ".join(commonest_words(texts(held, 200), background, 5))
+            words = ", ".join(labels.of(identifiers.rows[held], background))
             terminal.echo(f"  {'  ' * deep}{code_to_text(longer)}  {options.counted(count, 'document')}: {words}")
             if deep + 1 < depth:
                 show(level + 1, child, longer, deep + 1)

@@ -17,7 +17,8 @@ def learn(
         Path,
         typer.Argument(
             metavar="LOG",
-            help='Lines of {"query": "…", "doc_id": "…"} or "doc_ids": […]; or a TSV or CSV of query and doc_id.',
+            help='Lines of {"query": "…", "doc_id": "…"} or "doc_ids": […]; or a TSV or CSV of query and doc_id. '
+            "For an index of a log: users and items, in any format that `callslip fit` reads.",
         ),
     ],
     qrels: Annotated[
@@ -27,7 +28,7 @@ def learn(
     skip_bad: options.SkipBadOption = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Learn from use: remember which documents answered which queries, without training.
+    """Learn from use: remember which documents answered which queries, or count what users had, without training.
 
     When the command returns, later searches find by it, and it is durable.
     """
@@ -38,6 +39,10 @@ def learn(
         options.say(f"skipped {options.counted(skipped.count, 'bad line')}, such as:")
         for example in skipped.examples[:3]:
             options.say(f"  {example}")
+    if done.users:
+        users = options.counted(done.remembered, "user")
+        options.say(f"learned {options.counted(done.answers, 'new interaction')}; {index} counts those of {users}")
+        return
     options.say(f"learned {options.counted(done.answers, 'new answer')}; {index} remembers {_queries(done.remembered)}")
 
 

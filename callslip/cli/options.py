@@ -22,8 +22,8 @@ CorpusArgument = Annotated[
     str,
     typer.Argument(
         metavar="CORPUS",
-        help="A BEIR folder, a folder of .txt/.md/.rst/.html files, a .jsonl/.csv/.tsv file (may be .gz), "
-        "ir_datasets:NAME, an interaction log, or `demo`.",
+        help="A BEIR folder, a folder of files (text, Markdown, HTML, notebooks; PDF and DOCX with the extra `files`), "
+        "a .jsonl/.csv/.tsv file (may be .gz), a .parquet file, ir_datasets:NAME, an interaction log, or `demo`.",
     ),
 ]
 FormatOption = Annotated[
@@ -41,7 +41,7 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the method, as key=value; repeatable.")
 ]
 SearchSetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="A search setting, as key=value, e.g. beam=100; repeatable.")
+    list[str] | None, typer.Option("--set", help="A search setting, as key=value, e.g. depth=200; repeatable.")
 ]
 MeasuresOption = Annotated[
     str | None, typer.Option("--measures", help="Measures by their ir-measures names, e.g. 'nDCG@10 R@100'.")
@@ -53,11 +53,34 @@ ExcludeHistoryOption = Annotated[
         help="Logs: exclude items of the history from the hits.",
     ),
 ]
+KeepHistoryOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-history/--exclude-history",
+        help="Logs: also return items of the history, which recommendations leave out by default.",
+    ),
+]
 CodesAloneOption = Annotated[
     bool,
     typer.Option(
         "--codes-alone/--no-codes-alone",
         help="Report what codes alone find, without any vectors; where vectors rank, that takes a second search.",
+    ),
+]
+ControlsOption = Annotated[
+    bool,
+    typer.Option(
+        "--controls/--no-controls",
+        help="Include the controls: for texts bm25, dense, hybrid, memory (if there are train queries) and "
+        "dsi-random; for logs popularity, item-knn and dsi-random.",
+    ),
+]
+TableOption = Annotated[
+    str | None,
+    typer.Option(
+        "--table",
+        help="Print the table as text, markdown, latex, csv or json (--format is the corpus's). "
+        "[default: text in a terminal, else markdown]",
     ),
 ]
 VectorsOption = Annotated[
@@ -115,6 +138,11 @@ def read_corpus(
     )
     splits = ", ".join(f"{len(judged):,} {split}" for split, judged in corpus.judgements.items())
     say(f"{corpus.name}: {counted(len(corpus), 'document')}" + (f", judged queries: {splits}" if splits else ""))
+    for line in corpus.files.lines() if corpus.files is not None else ():
+        say(f"  {line}")
+    empty = sum(not document.content.strip() for document in corpus)
+    if empty:
+        say(f"{counted(empty, 'document')} without any text: no query finds {'it' if empty == 1 else 'them'} by words")
     if corpus.skipped.count:
         say(f"skipped {corpus.skipped.count:,} bad line{'s' * (corpus.skipped.count != 1)}, such as:")
         for example in corpus.skipped.examples[:3]:
@@ -159,14 +187,33 @@ def making_sense_of(path: Path) -> Iterator[None]:
         raise IndexCorrupt(path, f"its files are invalid: {said}") from None
 
 
-def show_comparison(comparison: Comparison) -> None:
-    """Print a table on a terminal, and Markdown elsewhere."""
-    if sys.stdout.isatty():
+TABLES = ("text", "markdown", "latex", "csv", "json")
+"""Formats of a comparison."""
+
+
+def check_table(table: str | None) -> None:
+    """Reject an unknown format before hours of work."""
+    from callslip.errors import UnknownName
+
+    if table is not None and table not in TABLES:
+        raise UnknownName("table format", table, TABLES)
+
+
+def show_comparison(comparison: Comparison, table: str | None = None) -> None:
+    """Print a comparison: as a table on a terminal and as Markdown elsewhere, unless a format is given."""
+    if table is None and sys.stdout.isatty():
         from rich.console import Console
 
         Console().print(comparison)
-    else:
-        terminal.echo(comparison.to_markdown())
+        return
+    written = {
+        "text": comparison.text,
+        "markdown": comparison.to_markdown,
+        "latex": comparison.to_latex,
+        "csv": comparison.to_csv,
+        "json": lambda: terminal.to_json(comparison.to_dict(), indent=2),
+    }
+    terminal.echo(written[table or "markdown"]())
 
 
 def counted(number: int, what: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from callslip.cli import app, options, terminal
+from callslip.cli.reasons import legend, sentences
 from callslip.cli.terminal import printable
 from callslip.errors import BadInput, BadSetting, CallslipError, closest
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from callslip.encoders.given import GivenVectors
     from callslip.filters.filter import Filter
     from callslip.index.retriever import Retriever
-    from callslip.search.hits import Hit
+    from callslip.search.hits import Hit, Hits
 
 
 @app.command()
@@ -36,14 +38,18 @@ def search(
         str | None, typer.Option("--user", help="Instead of a query: a user of the log that the index was fitted on.")
     ] = None,
     query_vectors: options.QueryVectorsOption = None,
-    exclude_history: options.ExcludeHistoryOption = False,
+    keep_history: options.KeepHistoryOption = False,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per query.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show why each hit was found.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Tell why each hit was found, in words; with --json, as data.")
+    ] = False,
     set_: options.SearchSetOption = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", help="Filter by metadata: field=value[,value], field=low..high or field!=value."),
+        typer.Option(
+            "--where", help="Filter by metadata: field=value[,value], field=low..high, field=begin* or field!=value."
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None, typer.Option("--allow", help="Search only these doc_ids: a,b,c or @FILE with one per line.")
@@ -60,18 +66,39 @@ def search(
     if filter is not None:
         check(filter, retriever)
     queries = chosen_queries(retriever, text, history, user) if held is None else as_queries(held)
-    found = retriever.search_batch(queries, k, filter, explain, exclude_history=exclude_history)
+    found = retriever.search_batch(queries, k, filter, explain, keep_history=keep_history)
     for query, hits in zip(queries, found, strict=True):
         asked = query.text or ",".join(query.history) or query.query_id
         if as_json:
-            terminal.echo(terminal.to_json({"query": asked, "hits": hits.to_dicts()}))
+            about = {"query": asked, "unsure": hits.unsure, "confidence": hits.confidence}
+            terminal.echo(terminal.to_json(about | {"hits": hits.to_dicts()}))
             continue
         if len(queries) > 1:
             terminal.echo(asked, bold=True)
-        if not hits:
-            terminal.echo("no hits")
-        for hit in hits:
-            show(hit, retriever, explain)
+        show_all(hits, retriever, explain)
+    if explain and not as_json:
+        said = [line for hits in found for hit in hits for line in sentences(hit.why)]
+        for line in legend(said):
+            terminal.echo(line, dim=True)
+
+
+def show_all(hits: Hits, retriever: Retriever, explain: bool) -> None:
+    """Print the hits of a query, and that they probably do not answer it."""
+    if not hits:
+        terminal.echo("no hits")
+    elif hits.unsure:
+        terminal.echo(not_sure(hits))
+    for hit in hits:
+        show(hit, retriever, explain)
+
+
+def not_sure(hits: Hits) -> str:
+    """What is said before hits that probably answer nothing."""
+    share = 1 - (hits.confidence or 0.0)
+    return (
+        "Not sure: nothing in this index answers this well "
+        f"(the evidence is weaker than for {share:.0%} of the queries that were held out when it was fitted)"
+    )
 
 
 def queries_of(path: Path, *others: str | None) -> GivenVectors:
@@ -149,7 +176,8 @@ def read_ids(given: list[str]) -> frozenset[str]:
 
 
 def check(filter: Filter, retriever: Retriever) -> None:
-    """Warn on standard error about allowed doc_ids that do not exist, and about a filter that matches nothing."""
+    """Refuse ranges that are none, and warn about allowed doc_ids that do not exist and filters without a match."""
+    check_ranges(filter, retriever)
     if filter.allow is not None:
         missing = sorted(filter.allow - retriever.row_of().keys())
         if missing:
@@ -158,6 +186,28 @@ def check(filter: Filter, retriever: Retriever) -> None:
     mask = retriever.rows.mask(filter)
     if mask is not None and not mask.any():
         options.say("the filter matches no document")
+
+
+def check_ranges(filter: Filter, retriever: Retriever) -> None:
+    """Refuse a value with two dots that is no range of the field's values, if these are all numbers or all dates:
+    2018..x, or 2018.. for dates."""
+    from callslip.filters.filter import choices, elements
+    from callslip.filters.ranges import Range, date_of, number_of
+
+    for name, wanted in [*filter.where.items(), *filter.where_not.items()]:
+        asked = [one for one in choices(wanted) if isinstance(one, Range) or (isinstance(one, str) and ".." in one)]
+        if not asked:
+            continue
+        values = [value for known in retriever.documents.metadata() for value in elements(known.get(name))]
+        kinds: list[tuple[str, Callable[[Any], Any]]] = [("numbers", number_of), ("dates", date_of)]
+        for what, read in kinds:
+            odd = [one for one in asked if not isinstance(one, Range) or one.of_dates != (read is date_of)]
+            if odd and values and all(read(value) is not None for value in values):
+                raise BadSetting(
+                    f"'{printable(str(odd[0]))}' is no range of {what}, and {name!r} holds {what}",
+                    f"Write it as in {printable(name)}={min(values, key=read)}..{max(values, key=read)}; "
+                    "one end may be left open.",
+                )
 
 
 def show(hit: Hit, retriever: Retriever, explain: bool) -> None:
@@ -171,21 +221,8 @@ def show(hit: Hit, retriever: Retriever, explain: bool) -> None:
     if beginning:
         terminal.echo(f"     {printable(beginning[:110])}{'…' if len(beginning) > 110 else ''}")
     if explain and hit.why:
-        for line in reasons(hit):
-            terminal.echo(f"     {line}", dim=True)
-
-
-def reasons(hit: Hit) -> list[str]:
-    """Why a hit was found, in words where the method tells how much each source counts, otherwise as JSON."""
-    why = hit.why or {}
-    if not why.keys() >= {"meaning", "words", "memory"}:
-        return [terminal.to_json(why)]
-    parts = ", ".join(f"{name} {why[name]:.3f}" for name in ("meaning", "words", "memory"))
-    lines = [f"{parts}  (similarity {why['similarity']:.3f}, BM25 {why['bm25']:.2f})"]
-    if "earlier_query" in why:
-        near = f"(similarity {why['earlier_similarity']:.3f})"
-        lines.insert(0, f"found by this earlier question: {printable(why['earlier_query'])}  {near}")
-    return lines
+        for line in sentences(hit.why):
+            terminal.echo(f"     {printable(line)}", dim=True)
 
 
 def code_text(hit: Hit, retriever: Retriever) -> str:

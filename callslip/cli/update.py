@@ -13,7 +13,8 @@ def update(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     each: changes.EachOption = False,
+    vectors: options.VectorsOption = None,
     store: options.StoreOption = None,
 ) -> None:
     """Replace documents with the same doc_id, and add the others."""
-    changes.commit(index, documents, format, column, skip_bad, each, replace=True)
+    changes.commit(index, documents, format, column, skip_bad, each, vectors, replace=True)

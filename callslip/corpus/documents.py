@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from callslip.errors import BadSetting
 
 if TYPE_CHECKING:
     from callslip.corpus.sequences import Sequences
+    from callslip.corpus.tally import FileTally
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared by all documents without metadata, to save memory
 
@@ -77,11 +78,14 @@ class Corpus:
     splits. Queries and judgements may be empty.
     """
 
-    documents: list[Document]
+    documents: Sequence[Document]
+    """A list, or a sequence that reads them from a file."""
     queries: dict[str, Query] = field(default_factory=dict)
     judgements: dict[str, Judgements] = field(default_factory=dict)
     name: str = "corpus"
     skipped: SkippedLines = field(default_factory=SkippedLines)
+    files: FileTally | None = None
+    """Of a folder of files: how many were read and skipped, and why."""
 
     def __post_init__(self) -> None:
         for document in self.documents:  # hours before the index is saved
@@ -104,6 +108,10 @@ class Corpus:
     def rows(self) -> dict[str, int]:
         """doc_id -> row number in `documents`."""
         return {document.doc_id: row for row, document in enumerate(self.documents)}
+
+    def rows_of(self, doc_ids: Collection[str]) -> dict[str, int]:
+        """doc_id -> row number in `documents`, of these documents alone."""
+        return {d.doc_id: row for row, d in enumerate(self.documents) if d.doc_id in doc_ids} if doc_ids else {}
 
     def split(self, name: str) -> tuple[dict[str, Query], Judgements]:
         """The judged queries of a split and their judgements; both empty if the split does not exist."""

@@ -1,17 +1,21 @@
-"""Folders: the kind of corpus that one holds; and folders of text files, which are split at their headings, and long
-sections by length."""
+"""Folders: the kind of corpus that one holds; and folders of files, whose texts are split at headings and pages, and
+long sections by length."""
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from callslip.corpus.documents import Document
-from callslip.corpus.lines import Flaw, Intake, decode, printable
-from callslip.corpus.sections import OUTLINES
+from callslip.corpus.encodings import NoText, decoded
+from callslip.corpus.file_types import BINARY, notebook, other_type
+from callslip.corpus.lines import Flaw, Intake, printable
+from callslip.corpus.sections import OUTLINES, Outline
 from callslip.corpus.sentences import count_words, split_sentences, word_spans
+from callslip.corpus.tally import FileTally, SkippedFile
 from callslip.errors import BadInput
 
 BEIR = "corpus.jsonl"
@@ -19,6 +23,11 @@ BEIR = "corpus.jsonl"
 LOGS = ("interactions.txt", "interactions.csv", "interactions.tsv", "interactions.jsonl")
 MAX_WORDS = 200
 """Maximum number of words in a part: about as many as fit in an encoder's 256 tokens."""
+MAX_FILE = 256 * 2**20
+"""Maximum size of a file in bytes, so that a single one cannot exhaust the memory."""
+NOTEBOOK = ".ipynb"
+SUFFIXES = (*OUTLINES, NOTEBOOK, *BINARY)
+"""The suffixes of files that are read."""
 
 
 def folder_format(folder: Path) -> str:
@@ -43,25 +52,37 @@ def find_log(folder: Path) -> Path | None:
     return named or min(inter, default=None)
 
 
-def read_folder(folder: str | Path, intake: Intake, max_words: int = MAX_WORDS) -> list[Document]:
+def read_folder(
+    folder: str | Path, intake: Intake, max_words: int = MAX_WORDS, tally: FileTally | None = None
+) -> list[Document]:
     """Documents `relative/path.md#1`, `#2`, … of all readable files under a folder, or of one file.
 
-    Hidden files and folders are ignored, and links to folders are not followed.
+    Hidden files and folders are ignored, and links to folders are not followed. Files of other types, and files that
+    cannot be understood, are counted in `tally` with the reason; one such file alone is an error.
     """
-    root = Path(folder)
+    root, tally = Path(folder), FileTally() if tally is None else tally
     files = [root] if root.is_file() else list(_files(root))
     base = root.parent if root.is_file() else root
-    documents = []
+    documents: list[Document] = []
     for file in files:
+        name = file.relative_to(base).as_posix()
         try:
-            documents += file_documents(file, file.relative_to(base).as_posix(), max_words)
+            found, encoding = file_documents(file, name, max_words)
+            documents += found
+            tally.add(name, encoding)
+        except SkippedFile as why:
+            if root.is_file():
+                reason = f"{why.kind} ({why.detail})" if why.detail else why.kind
+                raise BadInput(printable(file), f"not read: {reason}", remedy=why.remedy and f"{why.remedy}.") from None
+            tally.skip(printable(name), why)
         except Flaw as flaw:
             intake.refuse(file, None, flaw)
         except OSError as error:
             intake.refuse(file, None, Flaw(f"cannot be read: {error.strerror}", remedy="Check its permissions"))
-    if not documents and not files:
+    if not documents and not intake.skipped.count:
+        reasons = "".join(f"\n  {line.strip()}" for line in tally.lines()[1:])
         raise BadInput(
-            printable(folder), f"no readable file in this folder (supported suffixes: {', '.join(OUTLINES)})",
+            printable(folder), f"no file with text in this folder (types: {', '.join(SUFFIXES)}){reasons}",
             remedy="Give a folder of texts, or a corpus file (.jsonl, .csv, .tsv).",
         )  # fmt: skip
     return documents
@@ -72,40 +93,53 @@ def _files(root: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(place, name)
-            if not name.startswith(".") and file.suffix.lower() in OUTLINES and (file.is_file() or file.is_symlink()):
+            if not name.startswith(".") and (file.is_file() or file.is_symlink()):
                 yield file
 
 
-def file_documents(file: Path, name: str, max_words: int = MAX_WORDS) -> list[Document]:
-    """The parts of one file as documents `name#1`, `name#2`, …"""
+def file_documents(file: Path, name: str, max_words: int = MAX_WORDS) -> tuple[list[Document], str | None]:
+    """The parts of one file as documents `name#1`, `name#2`, …, and the file's encoding, if it is text."""
+    suffix = file.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise other_type(suffix)
     if printable(name) != name:
         raise Flaw("the file's name is not valid UTF-8", remedy="Rename it")
-    outline = OUTLINES[file.suffix.lower()](read_text(file))
+    about = file.stat()
+    if about.st_size > MAX_FILE:
+        raise SkippedFile(f"larger than {MAX_FILE // 2**20} MiB", remedy="Split it")
+    outline, encoding = _outline(file, suffix)
     sections = outline.sections()
     first = next((section.headings[0] for section in sections if section.headings), "")
     title = outline.title or first or file.stem
+    metadata: dict[str, Any] = {
+        "path": name,
+        "folder": PurePosixPath(name).parent.as_posix(),
+        "type": suffix[1:],
+        "date": datetime.fromtimestamp(about.st_mtime, UTC).date().isoformat(),
+    }
     documents: list[Document] = []
     for section in sections:
         headings = section.headings[1:] if section.headings[:1] == (title,) else section.headings
+        shown, known = " > ".join((title, *headings)), metadata
+        if section.page is not None:
+            shown, known = f"{file.name}, page {section.page}", metadata | {"page": section.page}
         for part in cut(section.text, max_words) or [""]:
-            doc_id = f"{name}#{len(documents) + 1}"
-            documents.append(Document(doc_id, part, " > ".join((title, *headings))))
-    return documents
+            documents.append(Document(f"{name}#{len(documents) + 1}", part, shown, known))
+    if not documents:
+        raise SkippedFile("empty")
+    return documents, encoding
 
 
-def read_text(file: Path) -> str:
-    """Read a whole file as text; a flaw gives the line of the first bad byte."""
-    raw = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+def _outline(file: Path, suffix: str) -> tuple[Outline, str | None]:
+    """The outline of a file, and its encoding, if it is text."""
+    raw = file.read_bytes()
+    if suffix in BINARY:
+        return BINARY[suffix](raw), None
     try:
-        return decode(raw)
-    except Flaw:
-        for number, line in enumerate(raw.split(b"\n"), 1):
-            try:
-                decode(line)
-            except Flaw as flaw:
-                flaw.line = number
-                raise flaw from None
-        raise
+        text, encoding = decoded(raw)
+    except NoText:
+        raise SkippedFile("binary, whatever its suffix says") from None
+    return (notebook if suffix == NOTEBOOK else OUTLINES[suffix])(text), encoding
 
 
 def cut(text: str, max_words: int) -> list[str]:

@@ -7,7 +7,7 @@ the third-to-last the train target. Only the histories and targets of train quer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,13 +51,24 @@ def read_interactions(
     documents = _read_items(Path(items), intake, columns) if items else []
     known = {document.doc_id: document.doc_id for document in documents}
     kind = None if format == "s3rec" else format or table_format(log)
-    if kind is None:
-        histories = _lines_of_ids(log, intake, known, bool(items))
-    else:
-        histories = _by_time(log, kind, intake, known, columns, bool(items))
+    histories = _histories(log, kind, intake, known, columns, bool(items))
     corpus = Corpus(documents or [Document(item, "") for item in known])
     leave_one_out(corpus, histories)
     return corpus
+
+
+def read_histories(path: str | Path, intake: Intake, known: Collection[str]) -> Histories:
+    """The items of each user of a log, in order of time; an item that is not `known` is a flaw of its line."""
+    path = Path(path)
+    return _histories(path, table_format(path), intake, {item: item for item in known}, None, fixed=True)
+
+
+def _histories(
+    log: Path, kind: str | None, intake: Intake, known: dict[str, str], columns: Columns | None, fixed: bool
+) -> Histories:
+    if kind is None:
+        return _lines_of_ids(log, intake, known, fixed)
+    return _by_time(log, kind, intake, known, columns, fixed)
 
 
 def _items_beside(log: Path) -> Path | None:

@@ -8,18 +8,31 @@ from typing import Any
 
 from callslip.corpus.beir import read_beir
 from callslip.corpus.documents import Corpus
+from callslip.corpus.folder import SUFFIXES as FILE_SUFFIXES
 from callslip.corpus.folder import folder_format, read_folder
 from callslip.corpus.interactions import read_interactions
 from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
 from callslip.corpus.lines import Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
 from callslip.corpus.rows import check_columns, find_column, read_rows
-from callslip.corpus.sections import OUTLINES
 from callslip.corpus.tables import read_documents
+from callslip.corpus.tally import FileTally
 from callslip.errors import BadInput, BadSetting, UnknownName
 from callslip.runtime import plugins
 
-FORMATS = ("beir", "csv", "demo", "folder", "interactions", "ir_datasets", "jsonl", "recbole", "s3rec", "tsv")
+FORMATS = (
+    "beir",
+    "csv",
+    "demo",
+    "folder",
+    "interactions",
+    "ir_datasets",
+    "jsonl",
+    "parquet",
+    "recbole",
+    "s3rec",
+    "tsv",
+)
 LOG_FORMATS = ("interactions", "recbole", "s3rec")
 ROLES = ("doc_id", "title", "text", "user", "item", "time")
 SUFFIXES = {
@@ -28,8 +41,9 @@ SUFFIXES = {
     ".json": "jsonl",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".parquet": "parquet",
     ".inter": "recbole",
-    **dict.fromkeys(OUTLINES, "folder"),
+    **dict.fromkeys(FILE_SUFFIXES, "folder"),
 }
 
 
@@ -45,11 +59,12 @@ def load_corpus(
 ) -> Corpus:
     """Read a corpus, with the queries and judgements that come with it or are given separately.
 
-    `source` is a BEIR folder, a folder of texts, a JSONL, CSV or TSV file, an interaction log or a folder
+    `source` is a BEIR folder, a folder of files, a JSONL, CSV or TSV file, an interaction log or a folder
     with one, "ir_datasets:NAME", or "demo". `format` overrides the detected format. `columns` maps "doc_id",
     "title", "text" (in a log: "user", "item", "time") to the file's column names, or to column numbers from
     "0" if the file has no header. `queries` and `qrels` replace those of the folder. A bad line is an error;
-    with `skip_bad`, bad lines are skipped and counted in `corpus.skipped`.
+    with `skip_bad`, bad lines are skipped and counted in `corpus.skipped`. What became of the files
+    of a folder is in `corpus.files`.
     """
     kind = format or detect_format(source)
     if format is None and kind in ("jsonl", "csv", "tsv") and {"user", "item"} & set(columns or ()):
@@ -105,7 +120,8 @@ def _read(
     if kind == "beir":
         return read_beir(source, intake, columns, judged=judged)
     if kind == "folder":
-        return Corpus(read_folder(source, intake))
+        tally = FileTally()
+        return Corpus(read_folder(source, intake, tally=tally), files=tally)
     if kind in LOG_FORMATS:
         return read_interactions(source, intake, items, columns, "s3rec" if kind == "s3rec" else None)
     rows = read_rows(source, kind, intake, columns, need=("doc_id", "text"))

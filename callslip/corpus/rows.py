@@ -1,4 +1,4 @@
-"""Rows with named fields from JSONL, CSV and TSV, and the common names of the columns."""
+"""Rows with named fields from JSONL, CSV, TSV and Parquet, and the common names of the columns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from callslip.corpus.lines import MAX_LINE, Flaw, Intake, kind_of, printable, shown
+from callslip.corpus.parquet import parquet_columns, parquet_rows
 from callslip.errors import BadInput, UnknownName
 
 Row = dict[str, Any]
@@ -35,13 +36,18 @@ MAX_RECORD_LINES = 10_000
 def read_rows(
     path: str | Path, format: str, intake: Intake, columns: Columns | None = None, need: Sequence[str] = ()
 ) -> Iterator[tuple[int, Row]]:
-    """(line, row) of a "jsonl", "csv" or "tsv" file.
+    """(line, row) of a "jsonl", "csv", "tsv" or "parquet" file; a Parquet file has rows instead of lines.
 
     A table whose header lacks a column in `need` is an error, even with `skip_bad`: every line would be bad.
     """
     if format == "jsonl":
         numbered = ((line, text) for line, text in intake.lines(path) if text and not text.isspace())
         yield from intake.each(path, numbered, parse_json)
+        return
+    if format == "parquet":
+        remedy = "Give a Parquet file with columns for id and text."
+        _check_header(path, None, parquet_columns(Path(path), remedy), columns or {}, need)
+        yield from enumerate(parquet_rows(Path(path), remedy), start=1)
         return
     records = _csv_records(path, intake) if format == "csv" else _tsv_records(path, intake)
     yield from _named(path, records, intake, columns or {}, need)
@@ -165,7 +171,7 @@ def _named(
         yield line, dict(zip(header, cells))
 
 
-def _check_header(path: str | Path, line: int, header: list[str], columns: Columns, need: Sequence[str]) -> None:
+def _check_header(path: str | Path, line: int | None, header: list[str], columns: Columns, need: Sequence[str]) -> None:
     if len(set(header)) < len(header):
         raise BadInput(printable(path), "duplicate column name", line=line, remedy="Rename one in the header.")
     try:

@@ -1,4 +1,4 @@
-"""Headings and the text under them, from Markdown, reStructuredText, HTML and plain text."""
+"""Headings and the text under them, from pages, Markdown, reStructuredText, HTML and plain text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Section:
 
     headings: tuple[str, ...]
     text: str
+    page: int | None = None
 
 
 class Outline:
@@ -35,6 +36,11 @@ class Outline:
 
     def line(self, text: str) -> None:
         self._lines.append(text)
+
+    def page(self, number: int, text: str) -> None:
+        """A page as a section of its own."""
+        self._close()
+        self._sections.append(Section((), text.strip(), number))
 
     def take_back(self) -> str:
         """Remove and return the last line, which turned out to be a heading."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Query
 from callslip.errors import CallslipError, closest
 
-USERS = "users.jsonl"
+USERS, COUNTED = "users.jsonl", "counted.jsonl"
 LONGEST = 20
 """Default maximum length of a history; longer ones keep their last items."""
 
@@ -48,6 +50,12 @@ class Sequences:
     """Rows of items, [interactions]."""
     bounds: np.ndarray
     """Offset of each user's first item, and the end of the last user's items, [users + 1]."""
+
+    @classmethod
+    def of(cls, histories: Mapping[str, Sequence[int]]) -> Sequences:
+        """The rows of the items of each user."""
+        items = np.array([row for rows in histories.values() for row in rows], np.int64)
+        return cls(list(histories), items, np.cumsum([0, *map(len, histories.values())]))
 
     def __len__(self) -> int:
         return len(self.users)
@@ -163,7 +171,8 @@ def padded(histories: Iterable[Sequence[str]], number_of: Mapping[str, int], lon
 
 @dataclass
 class Users:
-    """The full history of each user, for `search --user`; saved with the index, one JSON object per line."""
+    """A history of each user, saved with the index, one JSON object per line: the full one, for `search --user`, or
+    what was counted of it."""
 
     lines: bytes = b""
     """The file, read at the first lookup of a user."""
@@ -188,13 +197,29 @@ class Users:
         return cls("".join(f"{line}\n" for line in lines).encode())
 
     @classmethod
-    def load(cls, folder: Path) -> Users:
-        path = folder / USERS
+    def load(cls, folder: Path, name: str = USERS) -> Users:
+        path = folder / name
         return cls(path.read_bytes() if path.exists() else b"")
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, name: str = USERS) -> None:
         if self.lines:
-            (folder / USERS).write_bytes(self.lines)
+            (folder / name).write_bytes(self.lines)
+
+    def with_more(self, new: Mapping[str, Sequence[str]]) -> Users:
+        """With further items at the end of histories, those that a history has already left out; itself if there are
+        none."""
+        more = {}
+        for user, items in new.items():
+            held = self.histories.get(user, ())
+            added = [item for item in items if item not in held]
+            if added:
+                more[user] = (*held, *added)
+        return Users.named(self.histories | more) if more else self
+
+    @property
+    def interactions(self) -> int:
+        """Number of items of all histories."""
+        return sum(map(len, self.histories.values()))
 
     @property
     def histories(self) -> dict[str, tuple[str, ...]]:
@@ -202,6 +227,11 @@ class Users:
             rows = (json.loads(line) for line in self.lines.splitlines())
             self._histories = {row["user"]: tuple(row["items"]) for row in rows}
         return self._histories
+
+    def first(self, most: int) -> list[tuple[str, ...]]:
+        """The histories of up to `most` users; the others are not read."""
+        with BytesIO(self.lines) as lines:
+            return [tuple(json.loads(line)["items"]) for line in islice(lines, most)]
 
     def query(self, user: str) -> Query:
         """The user's history as a query; an unknown user is an error with a remedy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,18 @@ def read_documents(
     need_text: bool = True,
 ) -> list[Document]:
     """All documents of a file; doc_ids must be unique."""
+    return [document for _, document in each_document(path, rows, intake, columns, need_text=need_text)]
+
+
+def each_document(
+    path: str | Path,
+    rows: Iterable[tuple[int, Row]],
+    intake: Intake,
+    columns: Columns | None = None,
+    *,
+    need_text: bool = True,
+) -> Iterator[tuple[int, Document]]:
+    """(line, document) of a file, one at a time; only the doc_ids, which must be unique, are held."""
     seen: set[str] = set()
 
     def parse(row: Row) -> Document:
@@ -72,7 +84,7 @@ def read_documents(
         seen.add(document.doc_id)
         return document
 
-    return [document for _, document in intake.each(path, rows, parse)]
+    return intake.each(path, rows, parse)
 
 
 def read_queries(

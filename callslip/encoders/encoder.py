@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from callslip.encoders import cold_start
 from callslip.encoders.given import GIVEN, Given
 from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
@@ -22,6 +23,7 @@ from callslip.encoders.scratch import HashedWords, scratch_settings
 from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.runtime import plugins
 from callslip.runtime.process import one_thread
+from callslip.runtime.progress import counting
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Document, Query
@@ -34,8 +36,6 @@ FLOAT = frozenset({"granite"})
 """Encoders that "auto" keeps in float32: int8 costs granite 0.006 nDCG@10 on part of SciFact, and MiniLM nothing."""
 WINDOW = 8192
 """Number of texts that are tokenised and sorted together: many enough for little padding, few enough for memory."""
-SHORT = 64
-"""Batches of up to this many tokens run on one thread, which is as fast as two and unaffected by other processes."""
 CHARACTERS_PER_TOKEN = 100
 """Texts are truncated to this many characters per token before tokenisation, so that megabytes are not tokenised in
 vain."""
@@ -75,9 +75,15 @@ class Encoder(ABC):
         return [prompt + text for text in texts] if prompt else texts
 
     def encode(
-        self, texts: Sequence[str], *, kind: Kind = "plain", batch_size: int = 32, progress: str | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        kind: Kind = "plain",
+        batch_size: int = 32,
+        progress: str | Callable[[int], Any] | None = None,
     ) -> np.ndarray:
-        """Vectors float32 [n, dim], row i for text i. `progress` describes the progress bar; None shows no bar.
+        """Vectors float32 [n, dim], row i for text i. `progress` describes the progress bar, or is called with the
+        number of texts of each batch; None shows no bar.
 
         `kind` says whose prompt the encoder wants before each text: a query's, a document's, or none.
         """
@@ -87,17 +93,10 @@ class Encoder(ABC):
             raise BadSetting(f"batch_size is {batch_size}", "Give 1 or more.")
         texts = self.prompted(texts, kind)
         vectors = np.empty((len(texts), self.dim), np.float32)
-        if progress is None:
+        with counting(progress, len(texts)) as count:
             for rows, found in self._batches(texts, batch_size):
                 vectors[rows] = found
-        else:
-            from callslip.runtime.progress import bar
-
-            with bar() as display:
-                task = display.add_task(progress, total=len(texts), note="")
-                for rows, found in self._batches(texts, batch_size):
-                    vectors[rows] = found
-                    display.advance(task, len(rows))
+                count(len(rows))
         return self._normalised(vectors)
 
     def _normalised(self, vectors: np.ndarray) -> np.ndarray:
@@ -209,7 +208,8 @@ class TorchRunner:
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         import torch
 
-        few = one_thread() if ids.size <= SHORT and self.device.type == "cpu" else nullcontext()
+        # One thread is as fast as two for a short batch, and unaffected by other processes.
+        few = one_thread() if ids.size <= cold_start.SHORT and self.device.type == "cpu" else nullcontext()
         with torch.inference_mode(), few:
             found = self.model(torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device))
             return found.float().cpu().numpy()
@@ -315,10 +315,17 @@ def _choose_runner(checkpoint: Checkpoint, device: Any, backend: str) -> tuple[R
             import warnings
 
             warnings.warn(f"{error.problem}; running it in torch instead", stacklevel=3)
-    from callslip.runtime.device import best_device
 
-    where = best_device(None if device is None else str(device))
-    return TorchRunner(checkpoint, where), "torch"
+    def load() -> TorchRunner:
+        from callslip.runtime.device import best_device
+
+        return TorchRunner(checkpoint, best_device(None if device is None else str(device)))
+
+    folder = checkpoint.folder
+    # A device that was asked for must be there at once; otherwise torch can wait for more than a query.
+    if device is None and folder is not None and cold_start.suits(folder, checkpoint.pooling, checkpoint.modules):
+        return cold_start.ColdStart(folder, checkpoint.pooling, load), "torch"
+    return load(), "torch"
 
 
 class EncoderChoice(Protocol):
@@ -346,6 +353,9 @@ class TextVectors:
     def __init__(self, settings: EncoderChoice) -> None:
         self.settings = settings
         self.given = Given()
+        self.use_cache = True
+        """Whether vectors come from the cache. What it holds decides which texts are encoded together, and so the last
+        bits of their vectors: whoever needs the same bytes from the same texts does without."""
         self._encoder: Encoder | None = None
         self._prompts: Prompts | None = None
 
@@ -397,6 +407,12 @@ class TextVectors:
         held = self.given.documents
         if held is not None and all(document.doc_id in held for document in some):
             return held.of([document.doc_id for document in some])
+        if self.settings.encoder == GIVEN and self.given.encode is None:
+            without = next(document.doc_id for document in some if held is None or document.doc_id not in held)
+            raise Unsupported(
+                f"the document {without!r} has no vector, and the index no encoder for its text",
+                "Give vectors of all documents: --vectors FILE (vectors=).",
+            )
         return self.cached([document.content for document in some], progress, "document")
 
     def training(self, texts: Sequence[str]) -> np.ndarray:
@@ -421,6 +437,8 @@ class TextVectors:
         """Unit vectors of texts of one kind, [n, dim]; cached, so that each text is encoded only once."""
         from callslip.encoders.vector_cache import cached_encode
 
+        if not self.use_cache:
+            return self.encoder.encode(texts, kind=kind)
         return cached_encode(self.encoder, self.encoder.prompted(texts, kind), progress=progress)
 
     def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:

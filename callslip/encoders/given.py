@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from callslip.errors import BadInput, BadSetting, MissingExtra
+from callslip.corpus.parquet import read_parquet
+from callslip.errors import BadInput, BadSetting
 
 GIVEN = "given"
 """The encoder of an index whose queries come with vectors, too."""
@@ -104,14 +105,7 @@ def _read(path: Path) -> tuple[list[str] | None, np.ndarray]:
 
 
 def _read_parquet(path: Path) -> tuple[list[str] | None, np.ndarray]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra("reading Parquet files", "parquet") from None
-    try:
-        table = parquet.read_table(path)
-    except Exception as error:  # pyarrow's own errors
-        raise BadInput(path, f"is not a Parquet file ({str(error).splitlines()[0]})", remedy=REMEDY) from None
+    table = read_parquet(path, REMEDY)
     name = next((name for name in VECTORS if name in table.column_names), None)
     if name is None:
         raise BadInput(path, f"has no column of vectors: {', '.join(table.column_names)}", remedy=REMEDY)

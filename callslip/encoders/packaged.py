@@ -71,10 +71,8 @@ class PackagedModel:
         except OSError as error:
             if _intact(target):  # another process was faster
                 return
-            raise CallslipError(
-                f"{self.name} cannot be converted to {target}: {error.strerror}",
-                "Free some space, or set CALLSLIP_CACHE to a folder you can write to.",
-            ) from None
+            remedy = f"Set CALLSLIP_CACHE to a folder that {self.name} can be converted in."
+            raise durable.not_written(target, error, remedy) from None
 
 
 def folder_of(name: str) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from callslip.errors import CallslipError
 from callslip.runtime.cache import cache_folder
+from callslip.runtime.progress import counting
 
 CHUNK = 256
 """Number of texts encoded between two writes; an interrupted run loses at most this many."""
@@ -44,6 +45,8 @@ class FeatureCache:
     def __init__(self, path: str | Path | None = None) -> None:
         folder = Path(path) if path is not None else cache_folder()
         self.file = folder / "features.sqlite" if folder is not None else None
+        self.reused = 0
+        """Number of vectors that `cached_encode` did not have to compute, so that times of fits can be understood."""
         self._connection: sqlite3.Connection | None = None
         self._owner = 0
         self._lock = threading.RLock()
@@ -195,24 +198,13 @@ def cached_encode(
     keys = [feature_key(encoder.fingerprint, text) for text in texts]
     place_of = {key: place for place, key in enumerate(keys)}  # not the texts, which may be on disk
     known = cache.get(list(place_of), encoder.dim)
-    for part in _chunks({key: place for key, place in place_of.items() if key not in known}, texts, progress):
-        vectors = encoder.encode([texts[place_of[key]] for key in part], batch_size=batch_size)
-        cache.put(part, vectors)
-        known.update(zip(part, vectors))
+    cache.reused += len(known)
+    # Longest first, which reduces padding.
+    order = sorted((key for key in place_of if key not in known), key=lambda key: -len(texts[place_of[key]]))
+    with counting(progress if order else None, len(order)) as count:
+        for start in range(0, len(order), CHUNK):
+            part = order[start : start + CHUNK]
+            vectors = encoder.encode([texts[place_of[key]] for key in part], batch_size=batch_size, progress=count)
+            cache.put(part, vectors)
+            known.update(zip(part, vectors))
     return np.stack([known[key] for key in keys]).astype(np.float32, copy=False)
-
-
-def _chunks(missing: dict[bytes, int], texts: Sequence[str], progress: str | None) -> Iterator[list[bytes]]:
-    """Chunks of missing keys, longest texts first to reduce padding, with an optional progress bar."""
-    order = sorted(missing, key=lambda key: -len(texts[missing[key]]))
-    parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-    if progress is None or not parts:
-        yield from parts
-        return
-    from callslip.runtime.progress import bar
-
-    with bar() as display:
-        task = display.add_task(progress, total=len(order), note="")
-        for part in parts:
-            yield part
-            display.advance(task, len(part))

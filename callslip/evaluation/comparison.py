@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,14 @@ from callslip.errors import BadSetting, UnknownName
 from callslip.evaluation.plain import plain, write_json
 from callslip.evaluation.report import Report
 from callslip.evaluation.significance import PERMUTATIONS, Interval, holm, paired_test
+from callslip.evaluation.unfinished import FOLDER as UNFINISHED
+from callslip.runtime.progress import duration
 
 LEVEL = 0.05
 BETTER, WORSE = "▲", "▼"
 CONTROL, CODES_ALONE = "control", "codes alone"
+CACHED = "*"
+"""Marks the time of a fit that took vectors from the cache."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,11 @@ class Comparison:
         """The name of a system in the table, with a mark on controls."""
         return f"{name} ({CONTROL})" if name in self.controls else name
 
+    def changed(self) -> dict[str, str]:
+        """system -> the settings that differ from its defaults, as key=value."""
+        found = {name: report.changed_settings for name, report in self.reports.items() if report.changed_settings}
+        return {name: ", ".join(f"{key}={_value(value)}" for key, value in own.items()) for name, own in found.items()}
+
     @property
     def code_measure(self) -> str:
         """The measure of the column `codes alone`."""
@@ -138,7 +148,7 @@ class Comparison:
                     columns[column][name] = f"{shared[kind]:.4f}"
             fit, search = report.timings.get("fit_seconds"), report.timings.get("search_seconds")
             if fit is not None:
-                columns["fit"][name] = duration(fit)
+                columns["fit"][name] = duration(fit) + CACHED * bool(report.timings.get("cached_texts"))
             if search is not None and report.queries:
                 columns["search per query"][name] = duration(search / report.queries)
             unique = report.identifiers.get("unique_codes", report.identifiers.get("unique"))
@@ -169,6 +179,14 @@ class Comparison:
                 f"sign-flip test, two-sided, up to {PERMUTATIONS:,} permutations, Holm-corrected over the "
                 "systems within a measure)."
             )
+        cached = {n: int(r.timings["cached_texts"]) for n, r in self.reports.items() if r.timings.get("cached_texts")}
+        if cached:
+            most = f"{max(cached.values()):,}"
+            yield f"{CACHED}: vectors of up to {most} texts came from the cache; without it, the fit takes longer."
+        alike: dict[str, list[str]] = {}
+        for name, values in self.changed().items():
+            alike.setdefault(values, []).append(name)
+        yield from (f"settings of {', '.join(names)}: {values}" for values, names in alike.items())
         noted: dict[str, list[str]] = {}
         for name, report in self.reports.items():
             for note in report.notes:
@@ -188,6 +206,7 @@ class Comparison:
                 "seen",
                 "pruning",
                 "settings",
+                "changed_settings",
                 "versions",
                 "seed",
                 "notes",
@@ -229,6 +248,43 @@ class Comparison:
         lines += ["", *(f"- {_markdown(note)}" for note in self.notes())]
         return "\n".join(lines) + "\n"
 
+    def to_csv(self) -> str:
+        """One row per system and measure: mean, interval, difference from the baseline and p-values."""
+        import csv
+        import io
+
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        head = ["system", "control", "measure", "mean", "low", "high", "codes_alone", "difference", "p", "p_corrected"]
+        writer.writerow([*head, "fit_seconds", "search_ms_per_query", "settings"])
+        changed = self.changed()
+        for name, cells in self.table.items():
+            report = self.reports[name]
+            times = [report.timings.get(key, "") for key in ("fit_seconds", "search_ms_per_query")]
+            for measure, cell in cells.items():
+                alone = (report.codes_alone or {}).get(measure)
+                tests = ["" if value is None else value for value in (cell.difference, cell.p, cell.p_corrected)]
+                row = [name, int(name in self.controls), measure, cell.mean, cell.low, cell.high]
+                writer.writerow([*row, "" if alone is None else alone.mean, *tests, *times, changed.get(name, "")])
+        return file.getvalue()
+
+    def to_latex(self) -> str:
+        """A tabular for LaTeX (package booktabs), with the notes as comments."""
+        extras, codes = self.extras(), self.codes_alone()
+        head = ["system", *codes, *self.measures, *extras]
+        lines = [f"% {line}" for line in (self.title, *self.notes(intervals=False))]
+        lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", "\\toprule"]
+        lines += [" & ".join(map(_latex, head)) + r" \\", "\\midrule"]
+        for name, cells in self.table.items():
+            figures = []
+            for cell in cells.values():
+                mean = f"\\textbf{{{cell.mean:.4f}}}" if cell.best else f"{cell.mean:.4f}"
+                figures.append(mean + LATEX_MARKS.get(cell.mark, ""))
+            before, after = ([column.get(name, "–") for column in columns.values()] for columns in (codes, extras))
+            row = [_latex(self.label(name)), *map(_latex, before), *figures, *map(_latex, after)]
+            lines.append(" & ".join(row) + r" \\")
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
     def to_html(self) -> str:
         """A self-contained page: plot, table, notes. No scripts, no external resources."""
         from callslip.evaluation.page import comparison_page
@@ -258,19 +314,23 @@ class Comparison:
         for place, (name, report) in enumerate(self.reports.items(), start=1):
             paths.append(reports / f"{place:02d}-{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:60]}.json")
             report.save(paths[-1])
+        shutil.rmtree(target / UNFINISHED, ignore_errors=True)
         return paths
 
 
-def duration(seconds: float) -> str:
-    """A readable duration: 0.42 ms, 18 ms, 3.1 s, 4 min 05 s, 2 h 10 min."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.2g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+LATEX_MARKS = {BETTER: r"$^{\blacktriangle}$", WORSE: r"$^{\blacktriangledown}$"}
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "\n": " "}
+)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _row(cells: Any) -> str:

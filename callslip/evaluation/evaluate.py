@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Any
 from callslip.corpus.documents import Corpus, Judgements, Query
 from callslip.errors import BadSetting
 from callslip.evaluation.measures import DEFAULT_MEASURES, Run, cutoff_of, parse_measures, per_query
+from callslip.evaluation.plain import plain
 from callslip.evaluation.pruning import DECODINGS, Pruning, check_decoding, decoding_as, measure_pruning
 from callslip.evaluation.report import Report, evaluate_run, expected_figures
 from callslip.evaluation.shared_codes import group_by_code
@@ -22,8 +24,8 @@ BATCH = 64
 CODES = 10
 """Number of codes that results by code need: deeper cutoffs count the codes of the documents found."""
 HISTORY_NOTES = {
-    True: "All items are ranked except those in the user's history.",
-    False: "All items are ranked, including those in the user's history.",
+    True: "Items in the user's history are left out of the hits.",
+    False: "Items in the user's history may be among the hits.",
 }
 
 
@@ -54,7 +56,7 @@ def evaluate(
     For a method with codes, the report also has the expected results of its codes alone, without any ranking by
     vectors. Where the ranking uses vectors, that takes a second search; `codes_alone=False` saves it.
 
-    In an interaction log, all items are ranked for every user; `exclude_history` excludes the items of the user's
+    In an interaction log, every item of the index may be a hit; `exclude_history` excludes the items of the user's
     history. The report states which.
     """
     return evaluate_with_run(
@@ -127,7 +129,10 @@ def evaluate_with_run(
         settings=retriever.describe()["settings"],
         seed=seed,
     )
+    report.changed_settings = plain(changed_settings(retriever.settings))
     report.notes += missing_answers(retriever, judgements)
+    if split != "train":
+        report.notes += learned_queries(retriever, queries.values())
     if codes_alone and retriever.code_settings is not None:
         by_codes = found_by_codes(retriever, list(queries.values()), found, depth, codes, exclude_history)
         report.codes_alone = expected_figures(by_codes, judgements, parsed, report)
@@ -170,6 +175,16 @@ def timings_of(retriever: Retriever, search_seconds: float, queries: int) -> dic
     }
 
 
+def changed_settings(settings: Any) -> dict[str, Any]:
+    """The settings that differ from their defaults."""
+    changed = {}
+    for field in dataclasses.fields(settings):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if getattr(settings, field.name) != default:
+            changed[field.name] = getattr(settings, field.name)
+    return changed
+
+
 def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:
     """A note if documents that answer queries are missing from the index, which therefore cannot find them."""
     answers = {d for judged in judgements.values() for d, grade in judged.items() if grade > 0}
@@ -180,6 +195,16 @@ def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:
         f"{len(missing):,} of {len(answers):,} documents that answer queries are missing from the index:"
         f" {min(missing)!r}{' and others' * (len(missing) > 1)}."
     ]
+
+
+def learned_queries(retriever: Retriever, queries: Iterable[Query]) -> list[str]:
+    """A note if the index has been told the answers of queries that it is evaluated on."""
+    asked = [query.text for query in queries if query.text]
+    known = sum(map(retriever.remembers, asked))
+    if not known:
+        return []
+    have = "has" if known == 1 else "have"
+    return [f"{known:,} of {len(asked):,} queries of this split {have} been learned: the index was told the answers."]
 
 
 def pruning_of(
@@ -239,7 +264,7 @@ def search_all(
     found: dict[str, Hits] = {}
     for start in track(starts, "searching"):
         batch = queries[start : start + BATCH]
-        some = retriever.search_batch(batch, k, exclude_history=exclude_history, texts=False)
+        some = retriever.search_batch(batch, k, keep_history=not exclude_history, texts=False)
         for query, hits in zip(batch, some, strict=True):
             found[query.query_id] = hits
     return found, time.perf_counter() - began

@@ -72,6 +72,8 @@ class Report:
     timings: dict[str, float] = field(default_factory=dict)
     """Durations: `fit_seconds`, `search_seconds` for all queries of the split, …"""
     settings: dict[str, Any] = field(default_factory=dict)
+    changed_settings: dict[str, Any] = field(default_factory=dict)
+    """The settings that differ from the method's defaults."""
     versions: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     notes: list[str] = field(default_factory=list)

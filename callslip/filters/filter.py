@@ -15,6 +15,7 @@ import numpy as np
 
 from callslip.corpus.documents import Document
 from callslip.errors import BadSetting
+from callslip.filters.globs import Glob
 from callslip.filters.ranges import Range
 
 
@@ -23,8 +24,9 @@ class Filter:
     """A conjunction: documents must satisfy every given condition."""
 
     where: Mapping[str, Any] = field(default_factory=dict)
-    """Conditions on metadata: a value must be equal, or equal as text (2020 and "2020"), or lie in a `Range`; a list,
-    tuple or set holds alternatives. A list in the document's metadata matches if any element does; null never does."""
+    """Conditions on metadata: a value must be equal, or equal as text (2020 and "2020"), lie in a `Range` or match a
+    `Glob`; a list, tuple or set holds alternatives. A list in the document's metadata matches if any element
+    does; null never does."""
     where_not: Mapping[str, Any] = field(default_factory=dict)
     """Metadata that documents must not have, in the form of `where`. Documents without the field are accepted."""
     allow: frozenset[str] | None = None
@@ -110,6 +112,8 @@ def _matches(value: Any, wanted: Any) -> bool:
 def _equal(present: Any, allowed: Any) -> bool:
     if isinstance(allowed, Range):
         return allowed.holds(present)
+    if isinstance(allowed, Glob):
+        return allowed.holds(texts(present))
     return present == allowed or not set(texts(present)).isdisjoint(texts(allowed))
 
 
@@ -125,9 +129,9 @@ def _frozen(value: Any) -> Hashable:
 
 
 def parse_where(conditions: list[str]) -> Filter | None:
-    """`["lang=en,de", "year=2018..2022", "year!=2020"]` -> a filter; repeated keys add values."""
-    where: dict[str, list[str | Range]] = {}
-    where_not: dict[str, list[str | Range]] = {}
+    """`["lang=en,de", "year=2018..2022", "year!=2020", "path=docs/*"]` -> a filter; repeated keys add values."""
+    where: dict[str, list[str | Range | Glob]] = {}
+    where_not: dict[str, list[str | Range | Glob]] = {}
     for condition in conditions:
         key, sign, values = condition.partition("=")
         target = where_not if key.endswith("!") else where
@@ -135,10 +139,14 @@ def parse_where(conditions: list[str]) -> Filter | None:
         if not sign or not key:
             raise BadSetting(
                 f"cannot parse the filter {condition!r}",
-                "Write it as field=value, field=value,value, field=low..high or field!=value.",
+                "Write it as field=value, field=value,value, field=low..high, field=begin* or field!=value.",
             )
-        target.setdefault(key, []).extend(Range.parse(value) or value for value in values.split(","))
+        target.setdefault(key, []).extend(map(_parsed, values.split(",")))
     return Filter(where=where, where_not=where_not) if conditions else None
+
+
+def _parsed(value: str) -> str | Range | Glob:
+    return Glob(value) if "*" in value else Range.parse(value) or value
 
 
 def group_by_filter(

@@ -30,7 +30,7 @@ class Source(Protocol):
 
 
 class Masks:
-    """Masks over the rows of a fixed list of documents. New documents need a new object; deletions need `forget`."""
+    """Masks over the rows of documents. New documents need `extend`, deletions `forget`."""
 
     def __init__(self, documents: Source) -> None:
         self._documents = documents
@@ -58,6 +58,11 @@ class Masks:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
             return mask
+
+    def extend(self, documents: Sequence[Document]) -> None:
+        """Take new documents: only these are indexed."""
+        self._metadata.extend([document.metadata for document in documents])
+        self.forget()
 
     def forget(self) -> None:
         """Drop cached masks after a deletion. The metadata index does not depend on deletions and is kept."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from callslip.errors import LONGEST, BadSetting, closest
 from callslip.filters.filter import Filter, choices, elements, texts
+from callslip.filters.globs import Glob
 from callslip.filters.ranges import Range, date_of, number_of
 
 SHOWN = 10
@@ -35,6 +36,10 @@ class Groups:
     def rows(self, key: Hashable) -> np.ndarray:
         number = self._number.get(key)
         return NO_ROWS if number is None else self._rows[self._ends[number] : self._ends[number + 1]]
+
+    def matching(self, glob: Glob) -> list[np.ndarray]:
+        """The rows of every key whose text matches."""
+        return [self.rows(key) for key in self._number if glob.matches(str(key))]
 
 
 class Ordered:
@@ -81,9 +86,11 @@ class Field:
         self._ordered: dict[bool, Ordered] = {}
 
     def rows(self, wanted: Any) -> list[np.ndarray]:
-        """Rows whose value matches a value or range; a row may occur more than once."""
+        """Rows whose value matches a value, range or glob; a row may occur more than once."""
         if isinstance(wanted, Range):
             return [self._in_order(wanted.of_dates).rows(wanted)]
+        if isinstance(wanted, Glob):
+            return self._by_text.matching(wanted)
         found = [self._by_text.rows(text) for text in texts(wanted)]
         if _hashable(wanted):
             found.append(self._by_value.rows(wanted))
@@ -108,7 +115,20 @@ class MetadataIndex:
         self._metadata = metadata
         self._count = count
         self._names: set[str] | None = None
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, tuple[Field, int]] = {}
+        """Each field, and the number of rows that it was indexed with."""
+        self._recent: list[tuple[int, Mapping[str, Any]]] = []
+        """Rows that were added since the first field was indexed."""
+        self._recent_fields: dict[str, Field] = {}
+
+    def extend(self, metadata: Sequence[Mapping[str, Any]]) -> None:
+        """Take new rows after the present ones. Fields that are indexed already are not indexed again."""
+        if self._fields:
+            self._recent += enumerate(metadata, start=self._count)
+            self._recent_fields = {}
+        if self._names is not None:
+            self._names.update(*metadata)
+        self._count += len(metadata)
 
     def mask(self, filter: Filter) -> np.ndarray:
         """Rows that satisfy the filter's `where` and `where_not`."""
@@ -123,9 +143,17 @@ class MetadataIndex:
     def _matching(self, name: str, wanted: Any) -> np.ndarray:
         mask = np.zeros(self._count, dtype=bool)
         for value in choices(wanted):
-            for rows in self._fields[name].rows(value):
+            for rows in (*self._fields[name][0].rows(value), *self._recent_field(name).rows(value)):
                 mask[rows] = True
         return mask
+
+    def _recent_field(self, name: str) -> Field:
+        """The values of a field in the rows that were added since it was indexed."""
+        if name not in self._recent_fields:
+            known = self._fields[name][1]
+            pairs = [(v, row) for row, data in self._recent if row >= known for v in elements(data.get(name))]
+            self._recent_fields[name] = Field([value for value, _ in pairs], [row for _, row in pairs])
+        return self._recent_fields[name]
 
     def _index(self, names: list[str]) -> None:
         """Index all new fields in one pass over the metadata."""
@@ -146,7 +174,7 @@ class MetadataIndex:
         self._names = known
         self._check(new)
         for name in new:
-            self._fields[name] = Field(values[name], rows[name])
+            self._fields[name] = Field(values[name], rows[name]), self._count
 
     def _check(self, names: list[str]) -> None:
         known = self._names or set()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from callslip.corpus.parquet import read_parquet
 from callslip.errors import BadInput, CallslipError, MissingExtra, UnknownName
 from callslip.identifiers.table import END, Identifiers
 from callslip.runtime import durable
@@ -89,14 +90,7 @@ def _is_header(cells: list[str]) -> bool:
 
 
 def _parquet_pairs(path: Path) -> Iterator[tuple[str, list[int]]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra("reading Parquet files", "parquet") from None
-    try:
-        table = parquet.read_table(path)
-    except Exception as error:  # pyarrow's own errors
-        raise BadInput(path, f"is not a Parquet file ({str(error).splitlines()[0]})", remedy=REMEDY) from None
+    table = read_parquet(path, REMEDY)
     names, *columns = (table.column(name).to_pylist() for name in table.column_names)
     for row, doc_id in enumerate(names):
         code = [column[row] for column in columns]

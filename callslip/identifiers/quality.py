@@ -120,6 +120,10 @@ class LevelQuality:
     usage: np.ndarray = field(repr=False, compare=False)
 
 
+EXACT = 2**53
+"""The largest whole number that every reader of JSON keeps; 96 tokens of a byte give one of 232 digits."""
+
+
 @dataclass(frozen=True)
 class Quality:
     """Metrics of a table of codes."""
@@ -143,8 +147,10 @@ class Quality:
     levels: list[LevelQuality]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the per-token counts are left out."""
+        """Plain values for JSON; the per-token counts are left out, and a long capacity is rounded."""
         figures = asdict(self)
+        if self.capacity > EXACT:
+            figures["capacity"] = float(min(self.capacity, 10**300))
         for level in figures["levels"]:
             del level["usage"]
         return figures

@@ -10,6 +10,7 @@ Reconstructions have unit length, like the vectors they stand for: `scales` has 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -63,11 +64,17 @@ class TiedQuantizer:
                 f"codes of {self.length} tokens for vectors of {vectors.shape[1]} numbers",
                 f"Use at most {vectors.shape[1] + self.tree} tokens.",
             )
-        rng = np.random.default_rng(self.seed)
-        residual = vectors
-        if len(vectors) > SAMPLE * self.width:
-            residual = vectors[np.sort(rng.choice(len(vectors), SAMPLE * self.width, replace=False))]
-        if len(vectors) < FEW:
+        return self.learn(vectors[self.sample(len(vectors))], len(vectors)).assign(vectors)
+
+    def sample(self, count: int) -> np.ndarray:
+        """The rows, ascending, of those of `count` vectors that codebooks are learned from."""
+        rows = self._draw(count)[1]
+        return np.arange(count) if rows is None else rows
+
+    def learn(self, sample: np.ndarray, count: int) -> Self:
+        """Learn the codebooks from the `sample` of `count` vectors, which need not be in memory."""
+        rng, residual = self._draw(count)[0], check_vectors(sample)
+        if count < FEW:
             residual = _with_neighbours(residual, rng)
         self.codebooks, self.axes = [], []
         for level in range(self.tree):
@@ -82,7 +89,12 @@ class TiedQuantizer:
             for axes in track(self.axes, "learning codebooks"):
                 part = np.ascontiguousarray(rotated[:, axes])
                 self.codebooks.append(_half(_centroids(part, self.width, rng)))
-        return self.assign(vectors)
+        return self
+
+    def _draw(self, count: int) -> tuple[np.random.Generator, np.ndarray | None]:
+        """A new generator, and the rows that it has drawn first if there are more vectors than are needed."""
+        rng, most = np.random.default_rng(self.seed), SAMPLE * self.width
+        return rng, np.sort(rng.choice(count, most, replace=False)) if count > most else None
 
     def assign(self, vectors: np.ndarray) -> np.ndarray:
         """Codes of vectors, int32 [N, length]."""

@@ -61,6 +61,10 @@ class Ensemble(Retriever):
             mine = f"{number}."
             part.extend(documents, {k.removeprefix(mine): v for k, v in parts.items() if k.startswith(mine)})
 
+    def forget(self, rows: list[int]) -> None:
+        for part in self.parts:
+            part.forget(rows)
+
     def keep(self, rows: np.ndarray) -> None:
         for part in self.parts:
             part.keep(rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from callslip.errors import Unsupported
 from callslip.identifiers.makers import CodeMaker
 from callslip.identifiers.table import Identifiers
 from callslip.index import model_files, readers
-from callslip.index.readers import ReadQuery, VectorReader
+from callslip.index.fresh import Asked, Fresh
+from callslip.index.readers import HistoryReader, ReadQuery, VectorReader
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import GenerativeSettings
 from callslip.runtime.seeds import seeded
 from callslip.search import candidates
+from callslip.search.diversity import Diversity
 from callslip.storage.rows import Parts
+from callslip.training import ranks
 from callslip.training.examples import Examples, Inputs
 
 if TYPE_CHECKING:
@@ -36,9 +39,12 @@ if TYPE_CHECKING:
     from callslip.decoders.writer import CodeWriter
     from callslip.identifiers.trie import Trie
     from callslip.search.beam import Beams
+    from callslip.training.checkpoints import Checkpoints
     from callslip.training.loop import TrainingLog
 
 VECTORS, CLUSTERS = "vectors.npy", "clusters.safetensors"
+CODES_ALONE = ("share", "code")
+"""Rankings by which codes alone are measured: documents added since the fit are found by their codes only."""
 MEMORY_SLOTS = 2
 """Vectors that the decoder's cross-attention reads, made from the query's one vector."""
 
@@ -48,7 +54,8 @@ class GenerativeRetriever(Retriever):
 
     Settings: ClassVar[type] = GenerativeSettings
     search_settings = frozenset(
-        {"beam", "decoding", "ranking", "similarity_weight", "history_weight", "bucket_limit", "backend", "device"}
+        {"beam", "decoding", "ranking", "similarity_weight", "history_weight", "diversity", "bucket_limit"}
+        | {"backend", "device"}
     )
     settings: Any
     identifiers: Identifiers
@@ -65,6 +72,7 @@ class GenerativeRetriever(Retriever):
         self._maker_state: dict[str, np.ndarray] | None = None
         self.log: TrainingLog | None = None
         self._node_masks: list[tuple[np.ndarray, Trie, list[np.ndarray]]] = []
+        self.fresh = Fresh()
 
     @property
     def model(self) -> Any:
@@ -92,6 +100,10 @@ class GenerativeRetriever(Retriever):
 
     # The two stages of the default fit.
 
+    def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
+        self.fresh = Fresh()
+        return super().fit(corpus, checkpoints)
+
     def build(self, corpus: Corpus) -> None:
         self.log = None
         self.read_corpus(corpus)
@@ -103,6 +115,23 @@ class GenerativeRetriever(Retriever):
         with seeded(self.settings.seed):
             self.new_model(self.identifiers.widths, with_end=bool((codes < 0).any()))
             self.train_model(self.examples(corpus), codes)
+        self.begin(corpus)
+
+    def begin(self, corpus: Corpus) -> None:
+        """Let the scores of histories begin at counts, if the settings say so: the last step of a fit."""
+        if not isinstance(self.reader, HistoryReader):
+            return
+        self.model.eval()
+
+        def ranked(queries: list[Query], depth: int) -> list[np.ndarray]:
+            return [np.asarray(found.rows) for found in self.find(queries, min(depth, len(corpus)), None, False)]
+
+        record = self.reader.begin(corpus, self.vectors, ranked)
+        if record is not None:
+            from callslip.training.loop import TrainingLog
+
+            self.log = TrainingLog() if self.log is None else self.log
+            self.log.add(phase="trust beyond counts", epoch=0, seconds=0.0, **record)
 
     def read_corpus(self, corpus: Corpus) -> None:
         """Choose the reader of the corpus's queries, and make a vector of every document if anything asks for it."""
@@ -212,6 +241,7 @@ class GenerativeRetriever(Retriever):
         import torch
 
         y, device = torch.from_numpy(codes.astype(np.int64)), next(self.model.parameters()).device
+        ranks.current().agree(f"{phase}: codes and training examples", codes, examples.rows)
 
         def objective(numbers: np.ndarray, progress: float) -> dict[str, torch.Tensor]:
             rows, read = examples.rows_of(numbers), self.reader.read(examples, numbers)
@@ -222,7 +252,8 @@ class GenerativeRetriever(Retriever):
         def order(epoch: int) -> Iterator[np.ndarray]:
             return examples.order(self.settings.seed, epoch)
 
-        self.train(order, objective, len(examples), epochs, phase, micro_batch=self.micro_batch)
+        more = {"micro_batch": self.micro_batch, "by_example": self.by_example}
+        self.train(order, objective, len(examples), epochs, phase, **more)
 
     def train(
         self,
@@ -264,6 +295,11 @@ class GenerativeRetriever(Retriever):
         """Texts per forward pass in training; None for whole batches, also where histories share negatives."""
         return None if self.reader.histories else getattr(self.settings, "micro_batch", None)
 
+    @property
+    def by_example(self) -> bool:
+        """Whether `terms` are means over examples, so that ranks can divide a batch; histories share negatives."""
+        return not self.reader.histories
+
     def learning_share(self, parameter: str, rate: float) -> float:
         """The share of a phase's learning rate that a parameter has."""
         return self.reader.learning_share(parameter, rate)
@@ -281,6 +317,7 @@ class GenerativeRetriever(Retriever):
         if held is not None:
             return held["made"]
         array = compute()
+        ranks.current().agree(name, array)
         if kept is not None:
             kept.remember(name, made=array)
         return array
@@ -293,16 +330,36 @@ class GenerativeRetriever(Retriever):
         live = None if mask is None else self.live_nodes(mask)
         found: dict[int, Found] = {}
         waiting, beam = np.arange(len(queries)), max(1, self.settings.beam)
+        while beam < self.identifiers.unique and beam * len(self.identifiers) < k * self.identifiers.unique:
+            beam = min(4 * beam, self.identifiers.unique)  # buckets of mean size would have fewer than k documents
         while len(waiting):
             some = inputs[waiting] if isinstance(inputs, np.ndarray) else [inputs[int(n)] for n in waiting]
             all_beams = self.write(some, beam, live)
             for number, beams in zip(waiting, all_beams, strict=True):
-                one, within = self.collect(ReadQuery(vectors[number]), beams, mask, explain)
+                query = self.reader.read_query(vectors[number], inputs[int(number)])
+                one, within = self.collect(query, beams, mask, explain)
                 if within >= k or beam >= self.identifiers.unique:
                     found[int(number)] = one
             waiting = np.array([n for n in waiting if int(n) not in found], dtype=np.int64)
             beam = min(4 * beam, self.identifiers.unique)  # too few documents in those buckets: write more codes
-        return [found[number] for number in range(len(queries))]
+        return self.with_fresh(queries, vectors, [found[number] for number in range(len(queries))], mask, explain)
+
+    def diversity(self) -> Diversity | None:
+        amount = getattr(self.settings, "diversity", 0.0) if self.reader.histories else 0.0
+        return Diversity(amount, lambda rows: self.reader.compared(rows, self.vectors)) if amount else None
+
+    def with_fresh(
+        self, queries: list[Query], vectors: np.ndarray, found: list[Found], mask: np.ndarray | None, explain: bool
+    ) -> list[Found]:
+        """What the beam found, and the documents added since the fit that words or vectors find."""
+        if not len(self.fresh) or self.settings.ranking in CODES_ALONE or self.reader.histories:
+            return found
+        compared = bool(self.vectors.shape[1] and vectors.shape[1])
+        documents = self.reader.document_vectors(self.vectors) if compared else None
+        return [
+            self.fresh.merged(Asked(query.text, vector, documents), one, self.rows, mask, explain)
+            for query, vector, one in zip(queries, vectors, found, strict=True)
+        ]
 
     def query_vectors(self, queries: list[Query]) -> np.ndarray:
         """One vector a query, [n, dim]; of no dimensions if neither model nor ranking reads it."""
@@ -314,7 +371,12 @@ class GenerativeRetriever(Retriever):
         """Let the model write its `beam` best codes for each query."""
         exact = self.settings.decoding == "exact"
         trie = self.identifiers.trie()
-        return candidates.best_codes(self.model, self.reader.batch(inputs), trie, beam, live, exact=exact)
+        return candidates.best_codes(self.searched, self.reader.batch(inputs), trie, beam, live, exact=exact)
+
+    @property
+    def searched(self) -> Any:
+        """The model as it is searched: with the counts that its scores begin at, if there are any."""
+        return self.reader.searched(self.identifiers)
 
     def live_nodes(self, mask: np.ndarray) -> list[np.ndarray]:
         """A mask of rows as masks of the trie's nodes; those of the last few masks are cached."""
@@ -327,8 +389,8 @@ class GenerativeRetriever(Retriever):
         return nodes
 
     def rank(self, query: ReadQuery, rows: np.ndarray) -> np.ndarray:
-        """Similarity of the documents of a bucket to the query: inner products of vectors."""
-        return self.reader.document_vectors(self.vectors)[rows] @ query.vector
+        """Similarity of the documents of a bucket to the query."""
+        return self.reader.similarity(query, rows, self.vectors)
 
     def collect(self, query: ReadQuery, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
         """The documents of the beams' buckets, ranked, and how many of them are within their bucket's limit."""
@@ -341,7 +403,8 @@ class GenerativeRetriever(Retriever):
         if s.ranking == "share" and sizes is not None:
             scores = scores - np.log(sizes)[beam]
         elif s.ranking == "sum":
-            scores = scores + (s.history_weight if self.reader.histories else s.similarity_weight) * similarity
+            weight = s.history_weight if self.reader.histories else s.similarity_weight
+            scores = self.reader.code_part(query, beams, self.identifiers)[beam] + weight * similarity
         elif s.ranking == "union":
             scores = similarity
         order, within = self.order(query, rows, beam, None if s.ranking in ("bucket", "code") else scores, similarity)
@@ -352,11 +415,12 @@ class GenerativeRetriever(Retriever):
                 {
                     "code_score": float(beams.scores[b]),
                     "level_scores": [round(float(v), 4) for v in beams.levels[b]],
-                    **({} if by_code else {"similarity": float(value)}),
+                    **({} if by_code else {self.reader.similarity_name: float(value)}),
                     "beam_rank": int(b) + 1,
                     "bucket_size": int(sizes[b]),
+                    **reason,
                 }
-                for b, value in zip(beam, similarity, strict=True)
+                for b, value, reason in zip(beam, similarity, self.reader.reasons(query, rows), strict=True)
             ]
         return Found(rows, scores, beams.codes[beam], why), within
 
@@ -394,12 +458,14 @@ class GenerativeRetriever(Retriever):
         again = {n: f"deleted {n} {held.rows[held.position_of(n)]}" for n in names if n in held}
         self.identifiers = (held.renamed(again) if again else held).with_added(names, parts["codes"])
         self.vectors = np.concatenate([self.vectors, parts["vectors"]])
+        self.fresh.extend(len(held), parts["codes"])
         self.reader.extend(parts["vectors"])
 
     def keep(self, rows: np.ndarray) -> None:
         doc_ids, codes = self.identifiers.in_row_order()
         self.identifiers = Identifiers([doc_ids[row] for row in rows.tolist()], codes[rows])
         self.vectors = self.vectors[rows]
+        self.fresh.keep(rows)
         self.reader.keep(rows)
 
     def codes_by_row(self) -> np.ndarray | None:
@@ -407,7 +473,8 @@ class GenerativeRetriever(Retriever):
 
     @property
     def code_settings(self) -> Mapping[str, Any]:
-        if self.settings.ranking == "bucket" and self.identifiers.unique == len(self.identifiers):
+        unique = self.identifiers.unique == len(self.identifiers)
+        if self.settings.ranking == "bucket" and unique and not len(self.fresh):
             return {"bucket_limit": None}  # nothing shares a code: `share` would give the same order
         return {"ranking": "share", "bucket_limit": None}
 
@@ -416,6 +483,7 @@ class GenerativeRetriever(Retriever):
 
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)
         self.identifiers.save(folder)
+        self.fresh.save(folder)
         if self.maker is not None:
             save_file(self.maker.state(), folder / CLUSTERS)
         self.reader.save(folder)
@@ -426,6 +494,7 @@ class GenerativeRetriever(Retriever):
 
         self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
+        self.fresh = Fresh.load(folder, lambda: self.identifiers.in_row_order()[1])
         self._maker, self._maker_state = None, load_file(folder / CLUSTERS) if (folder / CLUSTERS).exists() else None
         self.reader = readers.saved_reader(self.settings, folder, self.texts, self.rows)
         self.reader.load(folder, self)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.index.rows import Rows
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
+from callslip.storage.numbers import Numbers
 from callslip.storage.rows import (
     Changes,
-    Documents,
     Gone,
     MemoryDocuments,
     NewRow,
@@ -77,12 +77,16 @@ class Contents(Protocol):
     """What changes need of a method: its `Retriever`."""
 
     rows: Rows
+    writes_codes: ClassVar[bool]
 
     def prepare(self, documents: list[Document]) -> Parts:
         """What `extend` needs of new documents besides their texts: arrays of one row a document."""
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         """Append new documents to the present rows. `rows.documents` still holds the present ones only."""
+
+    def forget(self, rows: list[int]) -> None:
+        """Follow the deletion of rows, which stay until the next `keep`."""
 
     def keep(self, rows: np.ndarray) -> None:
         """Drop all rows but these, and number them anew from 0. `rows.documents` still holds all."""
@@ -112,13 +116,20 @@ class Living:
         self._contents: Contents = weakref.proxy(contents)
         self._home: Home | None = None
         self._looked = 0.0
-        self.version = 0
-        """Version of the store that is in memory."""
         self.gate = Gate()
 
     @property
     def rows(self) -> Rows:
         return self._contents.rows
+
+    @property
+    def version(self) -> int:
+        """Version of the store that is in memory."""
+        return self.rows.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.rows.version = version
 
     @property
     def home(self) -> Home:
@@ -193,23 +204,31 @@ class Living:
         with self.gate.changing():
             deleted = [self.rows.row_of()[doc_id] for doc_id in gone]
             if new:
-                self._append(new, parts, MemoryDocuments([*self.rows.documents, *new]))
-            self.rows.delete(deleted, gone)
+                self._contents.extend(new, parts)
+                documents = self.rows.documents
+                assert isinstance(documents, MemoryDocuments)
+                documents.extend(new)
+                self.rows.append(new)
+            self._delete(deleted, gone)
 
-    def _append(self, new: list[Document], parts: Parts, documents: Documents) -> None:
-        self._contents.extend(new, parts)
-        self.rows.append(new, documents)
+    def _delete(self, rows: list[int], doc_ids: list[str]) -> None:
+        self.rows.delete(rows, doc_ids)
+        if rows:
+            self._contents.forget(rows)
 
     # The folder.
 
     def open(self, home: Home) -> None:
         """Read everything from a folder, and live there."""
         self._home = home
-        deleted = _places(home.sequence, home.store.deleted())
+        # Later deletions are changes, as are updates.
+        deleted = _in_rows(home.sequence, home.store.deleted_names(home.version))
         self.rows.replace(StoredDocuments(home.store, home.sequence), deleted)
         self.version = home.version
         self._contents.take_description(home.manifest)
         self._contents.read_files(home.snapshot)
+        if deleted:
+            self._contents.forget(list(deleted))
         self.refresh(now=True)
 
     def save(self, path: str | Path) -> None:
@@ -237,9 +256,12 @@ class Living:
         self._looked = time.monotonic()
         if home.store.version() == self.version:
             return
+        since = self.version
+        changes = home.store.changes(since)  # read while searches go on
         with self.gate.changing():
-            home = self.home  # another thread may have opened the next generation meanwhile
-            changes = home.store.changes(self.version)
+            if self._home is not home or self.version != since:  # another thread was faster
+                home = self.home
+                changes = home.store.changes(self.version)
             # What happened meanwhile is only in a snapshot that we do not have.
             if changes.purged > self.version or changes.generation > self.generation:
                 # The old store is closed when the last thread that reads it lets go of it.
@@ -248,20 +270,29 @@ class Living:
                 self._apply(home, changes)
 
     def _apply(self, home: Home, changes: Changes) -> None:
-        sequence = self._sequence(home)
-        places = _places(sequence, [seq for seq, _ in changes.deleted], -1)
-        known = [(row, doc_id) for row, (_, doc_id) in zip(places, changes.deleted, strict=True) if row >= 0]
-        self.rows.delete([row for row, _ in known], [doc_id for _, doc_id in known])
-        if changes.added:
-            names = changes.added[0].parts.keys()
-            parts = {name: np.stack([row.parts[name] for row in changes.added]) for name in names}
-            longer = np.concatenate([sequence, [row.seq for row in changes.added]])
-            self._append([row.document for row in changes.added], parts, StoredDocuments(home.store, longer))
+        numbers = dict(changes.deleted)
+        known = _in_rows(self._sequence(home), changes.deleted)
+        replaced = set(_in_rows(self._sequence(home), [(seq, numbers[seq]) for seq in changes.updated]))
+        known = {row: doc_id for row, doc_id in known.items() if self.rows.alive[row]}
+        # A method sees in `extend` that a document is updated by the row that is still alive, here as in memory.
+        for last in (False, True):
+            if last and changes.added:
+                names = changes.added[0].parts.keys()
+                parts = {name: np.stack([row.parts[name] for row in changes.added]) for name in names}
+                new = [row.document for row in changes.added]
+                self._contents.extend(new, parts)
+                documents = self.rows.documents
+                assert isinstance(documents, StoredDocuments)
+                documents.extend(row.seq for row in changes.added)
+                self.rows.append(new)
+            some = {row: doc_id for row, doc_id in known.items() if (row in replaced) is last}
+            self._delete(list(some), list(some.values()))
         self.version = changes.version
 
-    def _sequence(self, home: Home) -> np.ndarray:
+    def _sequence(self, home: Home) -> Numbers:
         """The store's number of each row."""
-        return getattr(self.rows.documents, "sequence", home.sequence)
+        documents = self.rows.documents
+        return documents.sequence if isinstance(documents, StoredDocuments) else home.sequence
 
     def compact(self) -> None:
         home = self.home
@@ -273,7 +304,7 @@ class Living:
                 rows = np.flatnonzero(self.rows.alive)
                 if 0 < len(rows) < len(self.rows.alive):
                     self._contents.keep(rows)
-                    sequence = sequence[rows]
+                    sequence = sequence.taken(rows)
                     self.rows.replace(StoredDocuments(home.store, sequence))
                 home.write_generation(self._contents.write_files, sequence, self.version)
 
@@ -302,11 +333,11 @@ class Living:
     def _swapped(self, plan: Callable[[], T | None], swap: Callable[[T], T], write: Callable[[], None]) -> bool:
         while True:
             with self.gate.searching():
-                documents, alive, new = self.rows.documents, self.rows.alive.copy(), plan()
+                changes, new = self.rows.changes, plan()
             if new is None:
                 return False
             with self.gate.changing():
-                if self.rows.documents is not documents or not np.array_equal(self.rows.alive, alive):
+                if self.rows.changes != changes:
                     continue  # documents were added or deleted since the plan
                 old = swap(new)
                 before = self._home and self.generation
@@ -339,6 +370,8 @@ class Living:
     def novelty(self, doc_ids: Iterable[str] | None = None) -> dict[str, str]:
         from callslip.storage.drift import novelty
 
+        if not self._contents.writes_codes:
+            return {}
         if self._home is not None:
             rows = ((r.document.doc_id, r.code, r.added == 1, r.deleted is None) for r in self._home.store.rows())
             kinds = novelty(rows)
@@ -359,14 +392,10 @@ class Living:
             self._home.close()
 
 
-def _places(sequence: np.ndarray, seqs: Sequence[int], otherwise: int | None = None) -> np.ndarray:
-    """The rows of the store's numbers `seqs`; unknown numbers are left out, or become `otherwise`."""
-    wanted = np.asarray(seqs, dtype=np.int64)
-    if not len(sequence):
-        return np.full(len(wanted) if otherwise is not None else 0, otherwise or 0, np.int64)
-    at = np.minimum(np.searchsorted(sequence, wanted), len(sequence) - 1)
-    known = sequence[at] == wanted
-    return at[known] if otherwise is None else np.where(known, at, otherwise)
+def _in_rows(sequence: Numbers, named: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """Rows and doc_ids of the store's numbers and doc_ids; unknown numbers are left out."""
+    rows = sequence.rows_of([number for number, _ in named]).tolist()
+    return {row: doc_id for row, (_, doc_id) in zip(rows, named, strict=True) if row >= 0}
 
 
 def _code_in(parts: Parts, row: int) -> tuple[int, ...] | None:

@@ -90,7 +90,9 @@ class Memory:
         """Let queries lead to the new rows of documents that have been updated: `moved` maps old rows to new ones."""
         if not moved or not len(self):
             return
-        self.rows = np.asarray([moved.get(row, row) for row in self.rows.tolist()], np.int32)
+        old, new = (np.array(rows, np.int32) for rows in zip(*sorted(moved.items()), strict=True))
+        at = np.minimum(np.searchsorted(old, self.rows), len(old) - 1)
+        self.rows = np.where(old[at] == self.rows, new[at], self.rows)
 
     def ask(
         self,

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -17,9 +17,13 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.logs import has_histories, has_texts, numbers_of, training_examples, training_sequences
 from callslip.corpus.on_disk import PairTable, TokenTable
+from callslip.corpus.sequences import Sequences
 from callslip.errors import BadSetting, Unsupported
 from callslip.index import model_files
+from callslip.index.counts import Counts
 from callslip.index.settings import HistoryQuerySettings, T5Settings
+from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
+from callslip.search.candidates import candidates
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
@@ -31,7 +35,9 @@ if TYPE_CHECKING:
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
     from callslip.encoders.modules import Kind
+    from callslip.identifiers.table import Identifiers
     from callslip.index.rows import Rows
+    from callslip.search.beam import Beams
 
 T5 = "t5"
 """Folder of a saved T5."""
@@ -45,6 +51,8 @@ class ReadQuery:
 
     vector: np.ndarray
     states: np.ndarray | None = None
+    inputs: np.ndarray | None = None
+    """A history as the model reads it: item numbers, from 1, right-padded with 0."""
 
 
 class Builder(Protocol):
@@ -211,6 +219,37 @@ class VectorReader:
     def terms(self, read: Any, rows: np.ndarray) -> dict[str, Tensor]:
         """Terms of the training objective beside that of the codes."""
         return {}
+
+    # Search.
+
+    def searched(self, identifiers: Identifiers) -> Any:
+        """The model as it is searched."""
+        return self.model
+
+    def read_query(self, vector: np.ndarray, inputs: Any) -> ReadQuery:
+        """A query as documents are ranked for it, given its vector and its inputs."""
+        return ReadQuery(vector)
+
+    def similarity(self, query: ReadQuery, rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """Similarity of some documents to the query, by which those of a bucket are ranked."""
+        return self.document_vectors(vectors)[rows] @ query.vector
+
+    def code_part(self, query: ReadQuery, beams: Beams, identifiers: Identifiers) -> np.ndarray:
+        """What codes add to the similarities of their documents under `ranking=sum`, [beams]."""
+        return beams.scores
+
+    @property
+    def similarity_name(self) -> str:
+        """What explanations call the similarity."""
+        return "similarity"
+
+    def compared(self, rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """Vectors by which some documents are compared with one another."""
+        return self.document_vectors(vectors)[rows]
+
+    def reasons(self, query: ReadQuery, rows: np.ndarray) -> list[dict[str, Any]]:
+        """Why the reader prefers each of these documents."""
+        return [{} for _ in rows]
 
     # Documents' vectors, and their changes.
 
@@ -394,6 +433,9 @@ class HistoryReader(VectorReader):
         super().__init__(settings, texts, rows)
         self.kind, self.has_texts = kind, has_texts
         self.history: HistoryShape | None = None
+        self.start: Start | None = None
+        """Where scores begin; None if they begin at nothing."""
+        self._searched: tuple[Any, ...] | None = None
         self.ranking_encoder: HistoryEncoder | None = None
         """Encoder that gives the vectors of queries and items, if it is not the one that the decoder reads."""
         self._item_vectors: np.ndarray | None = None
@@ -439,6 +481,8 @@ class HistoryReader(VectorReader):
 
     def save(self, folder: Path) -> None:
         assert self.history is not None
+        if self.start is not None:
+            self.start.save(folder)
         count = self.model.items.count  # new items included
         history = replace(self.history, count=count).to_dict()
         model_files.save_model(folder, self.model, self.shape | {"history": history})
@@ -448,6 +492,7 @@ class HistoryReader(VectorReader):
 
         super().read_shape(folder)
         self.history = HistoryShape(**self.shape.pop("history"))
+        self.start = Start.load(folder, ordered=self.kind == "sequence")
 
     def decay(self, parameter: str) -> float:
         return self.settings.decay_of(parameter, self.settings.weight_decay)
@@ -474,15 +519,100 @@ class HistoryReader(VectorReader):
     def _numbers(self, queries: list[Query]) -> np.ndarray:
         assert self.history is not None
         known = self.model.items.known().cpu().numpy()
-        return numbers_of(queries, self.rows.row_of(), self.history.longest, known)
+        return numbers_of(queries, self.rows.names_in_memory(), self.history.longest, known)
 
     def examples(self, corpus: Corpus, pairs: Sequence[Pair], vectors: np.ndarray, documents: bool) -> Examples:
         assert self.history is not None
-        some = training_examples(training_sequences(corpus), self.history.kind, self.history.longest)
+        some = training_examples(self.training_sequences(corpus), self.history.kind, self.history.longest)
         return HistoryExamples(self.history, some.histories, some.targets, self.settings.batch_size)
+
+    def training_sequences(self, corpus: Corpus) -> Sequences:
+        """The histories to train on; without those items by which the model's trust is chosen."""
+        whole = training_sequences(corpus)
+        return whole if self.settings.start == "none" else HeldOut.of(whole, self.settings.seed).rest
+
+    def begin(self, corpus: Corpus, vectors: np.ndarray, ranked: Callable[[list[Query], int], list[np.ndarray]]) -> Any:
+        """Begin at counts, now that the model is trained. `ranked` gives rows for queries, at least so many. Returns
+        what to log, if anything."""
+        s, whole = self.settings, training_sequences(corpus)
+        if s.start == "none":
+            return None
+        texts = vectors if self.has_texts and vectors.shape[1] else None
+        counted = count_settings(ordered=self.kind == "sequence")
+
+        def start(sequences: Sequences) -> Start:
+            return Start(Counts.of(sequences, len(corpus), texts, counted, s.seed))
+
+        if not s.epochs:
+            self.start = start(whole)
+            return {"trust": 0.0, "held_out": 0}
+        held, names = HeldOut.of(whole, s.seed), corpus.doc_ids
+        asked = [Query(f"held out {n}", "", tuple(names[i] for i in had)) for n, had in enumerate(held.histories)]
+        depth = DEPTH + max(map(len, held.histories), default=0)
+
+        def rankings(tried: Start) -> list[np.ndarray]:
+            self.start = tried
+            return ranked(asked, depth)
+
+        self.start, record = joined(start, held, whole, rankings)
+        return record
 
     def read(self, examples: Any, numbers: np.ndarray) -> Any:
         return examples.read(self.model.encoder, numbers)
+
+    def searched(self, identifiers: Identifiers) -> Any:
+        from callslip.search.counted import CountedWriter
+
+        start = self.start
+        if start is None:
+            return self.model
+        held = (self.model, start, identifiers)
+        if self._searched is None or any(a is not b for a, b in zip(self._searched, held, strict=False)):
+            self._searched = (*held, CountedWriter(self.model, self._prior, identifiers, start.trust))
+        return self._searched[-1]
+
+    def _prior(self, numbers: Tensor) -> np.ndarray:
+        """log p0 of every item that is not deleted, up to a constant: [B, N]."""
+        assert self.start is not None
+        found = self.start.log_weights([row[row > 0] - 1 for row in numbers.cpu().numpy()])
+        found[:, ~self.rows.alive] = -np.inf  # or a compaction would change the scores of the others
+        return found
+
+    def read_query(self, vector: np.ndarray, inputs: Any) -> ReadQuery:
+        return ReadQuery(vector, inputs=inputs)
+
+    def similarity(self, query: ReadQuery, rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        if self.start is None:
+            return super().similarity(query, rows, vectors)
+        found = self.start.log_weights([had(query)], rows)[0]
+        return found + self.start.trust * super().similarity(query, rows, vectors) if self.start.trust else found
+
+    def code_part(self, query: ReadQuery, beams: Beams, identifiers: Identifiers) -> np.ndarray:
+        """What the model says of codes, as far as it is trusted: the similarity of an item has all of its prior."""
+        if self.start is None:
+            return beams.scores
+        if not self.start.trust:
+            return np.zeros(len(beams.scores))
+        rows, beam = candidates(beams, identifiers, self.rows.alive)
+        first = np.flatnonzero(np.diff(beam, prepend=-1))
+        known = np.logaddexp.reduceat(self.start.log_weights([had(query)], rows)[0], first)
+        part = np.full(len(beams.scores), -np.inf)
+        part[beam[first]] = beams.scores[beam[first]] - known
+        return part
+
+    @property
+    def similarity_name(self) -> str:
+        return super().similarity_name if self.start is None else "item_score"
+
+    def compared(self, rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        return super().compared(rows, vectors) if self.start is None else self.start.counts.outputs[rows]
+
+    def reasons(self, query: ReadQuery, rows: np.ndarray) -> list[dict[str, Any]]:
+        if self.start is None:
+            return super().reasons(query, rows)
+        history = had(query)
+        names = [document.doc_id for document in self.rows.documents.rows(history.tolist())]
+        return self.start.because(history, rows, names)
 
     def terms(self, read: Any, rows: np.ndarray) -> dict[str, Tensor]:
         import torch
@@ -511,6 +641,8 @@ class HistoryReader(VectorReader):
 
         for table in self._tables():
             table.extend(torch.from_numpy(vectors))
+        if self.start is not None:
+            self.start.extend(vectors)
         self.forget_vectors()
 
     def keep(self, rows: np.ndarray) -> None:
@@ -518,12 +650,20 @@ class HistoryReader(VectorReader):
 
         for table in self._tables():
             table.keep(torch.from_numpy(rows))
+        if self.start is not None:
+            self.start.keep(rows)
         self.forget_vectors()
 
     def _tables(self) -> list[ItemTable]:
         """The item vectors of all encoders."""
         other = [] if self.ranking_encoder is None else [self.ranking_encoder.items]
         return [self.model.items, *other]
+
+
+def had(query: ReadQuery) -> np.ndarray:
+    """The rows of a history's items."""
+    assert query.inputs is not None
+    return query.inputs[query.inputs > 0] - 1
 
 
 def with_noise(batch: Any, noise: float) -> Any:

@@ -22,6 +22,7 @@ from callslip.filters.filter import Filter, group_by_filter
 from callslip.index.living import Living
 from callslip.index.rows import Rows
 from callslip.runtime.plugins import package_of
+from callslip.search.diversity import POOL, Diversity
 from callslip.search.hits import Hit, Hits
 from callslip.settings import make, to_dict
 from callslip.storage.rows import Documents, MemoryDocuments, Parts
@@ -39,15 +40,23 @@ class Found:
     scores: Sequence[float] | np.ndarray
     codes: Sequence[tuple[int, ...]] | np.ndarray | None = None
     why: Sequence[dict[str, Any]] | None = None
+    confidence: float | None = None
+    unsure: bool = False
+    """Whether the evidence is weaker than for almost all queries that have an answer: `callslip.search.confidence`."""
 
     def without(self, left_out: set[int]) -> Found:
         """The same without some rows."""
-        kept = [place for place, row in enumerate(self.rows) if int(row) not in left_out]
+        return self.at([place for place, row in enumerate(self.rows) if int(row) not in left_out])
+
+    def at(self, places: Sequence[int]) -> Found:
+        """What is at these places."""
         return Found(
-            [self.rows[place] for place in kept],
-            [self.scores[place] for place in kept],
-            None if self.codes is None else [self.codes[place] for place in kept],
-            None if self.why is None else [self.why[place] for place in kept],
+            [self.rows[place] for place in places],
+            [self.scores[place] for place in places],
+            None if self.codes is None else [self.codes[place] for place in places],
+            None if self.why is None else [self.why[place] for place in places],
+            self.confidence,
+            self.unsure,
         )
 
 
@@ -61,6 +70,8 @@ class Learned:
     """Answers that were new, to new or to known queries."""
     remembered: int
     """All queries that the index remembers now."""
+    users: bool = False
+    """Whether queries are users of a log, and answers their interactions."""
 
 
 class Retriever:
@@ -73,6 +84,8 @@ class Retriever:
     """Settings that act when searching, so that they can be changed without fitting again."""
     learns_from_queries: ClassVar[bool] = True
     """Whether a fit may learn from judged train queries, which then say nothing about unknown ones."""
+    writes_codes: ClassVar[bool] = True
+    """Whether a model was trained to write the codes, so that codes of documents added later are strange to it."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         self.settings = settings if settings is not None else self.Settings()
@@ -105,6 +118,10 @@ class Retriever:
         """Append new documents to the present rows. `self.documents` still holds the present ones only."""
         raise NotImplementedError
 
+    def forget(self, rows: list[int]) -> None:
+        """Follow the deletion of rows. They stay until the next `keep`, and search never returns them; a method whose
+        statistics count documents may leave them out."""
+
     def keep(self, rows: np.ndarray) -> None:
         """Drop all rows but these, and number them anew from 0. `self.documents` still holds all."""
         raise NotImplementedError
@@ -116,6 +133,10 @@ class Retriever:
             f"{self.method} has no memory of queries, so it cannot learn from them without training",
             "Fit a method that has one: callslip fit CORPUS --method tied-residual --out DIR.",
         )
+
+    def remembers(self, text: str) -> bool:
+        """Whether the index has been told the answers of this query, so that finding them is no achievement."""
+        return False
 
     def codes_by_row(self) -> np.ndarray | None:
         """The code of every row, padded with -1; None for a method without codes."""
@@ -155,7 +176,8 @@ class Retriever:
             raise CallslipError("the corpus is empty", "Give at least one document.")
         began = time.perf_counter()
         self.living.detach()
-        self.rows.replace(MemoryDocuments(corpus.documents))
+        held = corpus.documents
+        self.rows.replace(held if isinstance(held, Documents) else MemoryDocuments(held))
         self.rows.trained = len(corpus)
         self.corpus_fingerprint = corpus.fingerprint()
         self.users = Users.of(corpus) if any(query.history for query in corpus.queries.values()) else Users()
@@ -173,10 +195,10 @@ class Retriever:
         filter: Filter | None = None,
         explain: bool = False,
         *,
-        exclude_history: bool = False,
+        keep_history: bool = False,
     ) -> Hits:
-        """The k best documents for a query, best first."""
-        return self.search_batch([query], k, filter, explain, exclude_history=exclude_history)[0]
+        """The k best documents for a query, best first; without the items of its own history unless `keep_history`."""
+        return self.search_batch([query], k, filter, explain, keep_history=keep_history)[0]
 
     def search_batch(
         self,
@@ -185,13 +207,13 @@ class Retriever:
         filter: Filter | Sequence[Filter | None] | None = None,
         explain: bool = False,
         *,
-        exclude_history: bool = False,
+        keep_history: bool = False,
         texts: bool = True,
     ) -> list[Hits]:
         """Search many queries at once; the same hits as one by one, faster. One filter for all, or one per query.
 
-        `exclude_history` leaves out the items of a query's own history. Without `texts` hits have neither title nor
-        text, which saves reading the documents: an evaluation needs the ids only.
+        Recommendations leave out the items of a query's own history unless `keep_history`. Without `texts` hits have
+        neither title nor text, which saves reading the documents: an evaluation needs the ids only.
         """
         if isinstance(queries, str):
             raise BadSetting("search_batch takes a list of queries, not one string", "Use search for one query.")
@@ -200,7 +222,7 @@ class Retriever:
         self._check_queries(asked)
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
-        return self.living.read(lambda: self._answer(asked, k, filter, explain, exclude_history, texts))
+        return self.living.read(lambda: self._answer(asked, k, filter, explain, keep_history, texts))
 
     def _answer(
         self,
@@ -208,8 +230,8 @@ class Retriever:
         k: int,
         filter: Filter | Sequence[Filter | None] | None,
         explain: bool,
-        exclude_history: bool = False,
-        texts: bool = True,
+        keep_history: bool,
+        texts: bool,
     ) -> list[Hits]:
         hits = [Hits() for _ in asked]
         # All masks before any search: an error in the last filter must not cost the work of the others.
@@ -220,15 +242,28 @@ class Retriever:
             if possible and numbers:
                 some = [asked[number] for number in numbers]
                 # Enough hits that k are left without the longest history.
-                more = max(len(set(query.history)) for query in some) if exclude_history else 0
-                found = self.find(some, min(k + more, possible), mask, explain)
-                for number, one in zip(numbers, found, strict=True):
-                    hits[number] = self._hits(one.without(self._rows_of(asked[number])) if more else one, k, texts)
+                had = [set() if keep_history else self.rows_had(query) for query in some]
+                more = max(map(len, had))
+                spread = self.diversity()
+                pool = k if spread is None else POOL * k
+                found = self.find(some, min(pool + more, possible), mask, explain)
+                for number, one, left_out in zip(numbers, found, had, strict=True):
+                    listed = one.without(left_out) if left_out else one
+                    if spread is not None:
+                        listed = listed.at(range(min(pool, len(listed.rows))))
+                        listed = listed.at(spread.order(listed.rows, listed.scores, k))
+                    hits[number] = self._hits(listed, k, texts)
         return hits
 
-    def _rows_of(self, query: Query) -> set[int]:
-        """The rows of the items of a query's history."""
-        row_of = self.row_of()
+    def diversity(self) -> Diversity | None:
+        """How lists of hits are made diverse; None keeps the order of the scores."""
+        return None
+
+    def rows_had(self, query: Query) -> set[int]:
+        """The rows of the items of a history; none where queries are texts, whatever else they carry."""
+        if not self.reads_histories:
+            return set()
+        row_of = self.rows.names_in_memory()
         return {row_of[item] for item in query.history if item in row_of}
 
     def adjust(self, values: Mapping[str, Any]) -> Self:
@@ -294,7 +329,7 @@ class Retriever:
     def documents(self) -> Documents:
         return self.rows.documents
 
-    def row_of(self) -> dict[str, int]:
+    def row_of(self) -> Mapping[str, int]:
         """doc_id -> row, for the documents that are not deleted."""
         return self.rows.row_of()
 
@@ -320,6 +355,8 @@ class Retriever:
             "corpus": self.corpus_fingerprint,
             "fit_seconds": round(self.fit_seconds, 3),
         }
+        if not self.writes_codes:
+            said["writes_codes"] = False
         if not type(self).__module__.startswith("callslip."):
             said["plugin"] = package_of(type(self))  # for whoever opens the index without it
         return said
@@ -359,6 +396,7 @@ class Retriever:
         else:
             names = self.rows.doc_ids()
             hits = Hits.ranked(Hit(names[row], float(score)) for row, score in zip(rows, found.scores, strict=False))
+        hits.confidence, hits.unsure = found.confidence, found.unsure
         for position, hit in enumerate(hits):
             if found.codes is not None:
                 hit.code = tuple(int(token) for token in found.codes[position])

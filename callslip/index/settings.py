@@ -153,6 +153,13 @@ class HistorySettings:
     """Dropout rate of the history encoder."""
     ranker_negatives: int = 1024
     """Number of random negatives shared by a batch when the item ranking is trained; 0 uses all items."""
+    start: Literal["none", "counts"] = "counts"
+    """Where scores begin: at what `counts` say (sequential rules, their factors and the items' texts), to which the
+    trained model is added as far as held-out training items show that it helps; or at nothing (`none`), as in the
+    papers. With `epochs=0` the index ranks as the counts do."""
+    diversity: float = 0.0
+    """Diversity of a list of hits, from 0 (the order of the scores) to below 1: weight of the dissimilarity to the hits
+    before against that of the score (maximal marginal relevance)."""
     item_decay: float = 0.01
     """Weight decay of the item vectors. They are most of the model and overfit individual users; in long trainings
     values up to 1 help."""
@@ -161,6 +168,7 @@ class HistorySettings:
         check_range(self, history_length=1, history_width=1, history_layers=0, history_heads=1, ranker_negatives=0)
         check_range(self, item_decay=0)
         check_share(self, "history_dropout", below=True)
+        check_share(self, "diversity", below=True)
 
     def decay_of(self, parameter: str, others: float) -> float:
         """The weight decay of a parameter, by its name: `item_decay` for item vectors, otherwise `others`."""

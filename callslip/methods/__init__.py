@@ -114,6 +114,9 @@ METHODS: dict[str, Method] = {
     "glen": Method("glen:GLEN", "codes of words that the model itself writes, scored exactly", paper="glen-paper"),
     "popularity": Method("popularity:Popularity", "logs: the most popular items, the same for every user"),
     "item-knn": Method("item_knn:ItemKNN", "logs: items with users in common, without training"),
+    "seqrules": Method("seqrules:SeqRules", "logs: items that came soon after those of the history, without training"),
+    "transitions": Method("transitions:Transitions", "logs: a walk over the graph of consecutive items"),
+    "tied-log": Method("tied_log:TiedLog", "logs: codes that begin at sequential rules and texts, without training"),
     "sasrec": Method("sasrec:SASRec", "logs: items nearest to a transformer's state after the history"),
     "tiger": Method(
         "tiger:TIGER", "codes by RQ-VAE, with an extra level for collisions; for logs", paper="tiger-paper"
@@ -131,7 +134,7 @@ METHODS: dict[str, Method] = {
 }
 
 TEXT_CONTROLS = ("bm25", "dense", "hybrid", "memory", "dsi-random")
-LOG_CONTROLS = ("popularity", "item-knn", "dsi-random")
+LOG_CONTROLS = ("popularity", "item-knn", "seqrules", "transitions", "dsi-random")
 """What a comparison includes by itself: nothing that these reach is a merit of learned codes."""
 DEFAULT = "tied-residual"
 """The method of a fit that names none."""

@@ -112,6 +112,7 @@ class DeepRetrieval(GenerativeRetriever):
                 codes = self.computed_once(f"paths {number + 1}", choose)
             self.train_model(examples, codes)
         self.identifiers = Identifiers(corpus.doc_ids, codes)
+        self.begin(corpus)
 
     @torch.no_grad()
     def _choose(self, examples: Examples, codes: np.ndarray, number: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,16 +13,14 @@ import numpy as np
 
 from callslip import settings as settings_of
 from callslip.corpus.documents import Corpus
-from callslip.errors import BadSetting, UnknownName
+from callslip.errors import BadSetting, UnknownName, Unsupported
 from callslip.index.ensemble import Ensemble
-from callslip.index.retriever import Found, Retriever
+from callslip.index.retriever import Found, Learned, Retriever
 from callslip.methods import make, make_saved
 from callslip.search import fusion
 from callslip.settings import check_range
 
 WEIGHTS = "weights.json"
-ENOUGH = 30
-"""Judged train queries from which weights are fitted; with fewer, all parts count the same."""
 AT_MOST = 1000
 """Judged train queries that weights are fitted on; of more, a random sample."""
 
@@ -96,6 +95,13 @@ class Hybrid(Ensemble):
     def remade(self, method: str, values: dict[str, Any]) -> Retriever:
         return make_saved(method, values)
 
+    def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
+        raise Unsupported(
+            f"a hybrid ({self.method}) cannot learn: its parts have no folder of their own to remember in",
+            "Fit tied-residual alone, which ranks by words, meaning and memory in one: "
+            "callslip fit CORPUS --method tied-residual --out DIR.",
+        )
+
     # Weights.
 
     @property
@@ -113,23 +119,18 @@ class Hybrid(Ensemble):
     def fit_weights(self, corpus: Corpus) -> np.ndarray | None:
         """Weights that rank the answers of judged train queries first. None if these are few, or if a part has learned
         from them: its scores of queries that it knows would earn it a trust that it does not deserve on others."""
-        queries, judgements = corpus.split("train")
-        asked = [qid for qid, query in queries.items() if query.text and any(g > 0 for g in judgements[qid].values())]
+        from callslip.training.fusion import ENOUGH, fit_weights, judged_queries
+
+        asked, graded = judged_queries(corpus, AT_MOST)
         if len(asked) < ENOUGH or any(part.learns_from_queries for part in self.parts):
             return None
-        from callslip.training.fusion import fit_weights
-
-        if len(asked) > AT_MOST:
-            picked = np.random.default_rng(0).choice(len(asked), AT_MOST, replace=False)
-            asked = [asked[number] for number in np.sort(picked)]
-        depth, row_of = min(self.settings.depth, len(corpus)), corpus.rows()
-        lists = [part.find([queries[qid] for qid in asked], depth, None, False) for part in self.parts]
+        depth = min(self.settings.depth, len(corpus))
+        lists = [part.find(asked, depth, None, False) for part in self.parts]
         tables, gains = [], []
-        for number, qid in enumerate(asked):
+        for number, grades in enumerate(graded):
             table = self.scaled_scores([ranking[number] for ranking in lists])
-            graded = {row_of[d]: grade for d, grade in judgements[qid].items() if grade > 0 and d in row_of}
             tables.append(np.asarray(list(table.values())).reshape(len(table), len(self.parts)))
-            gains.append(np.asarray([graded.get(row, 0) for row in table], np.float64))
+            gains.append(np.asarray([grades.get(row, 0) for row in table], np.float64))
         fitted = fit_weights(tables, gains, np.full(len(self.parts), 1 / len(self.parts)))
         return fitted if fitted.sum() > 0 else None
 
@@ -145,9 +146,7 @@ class Hybrid(Ensemble):
             if not len(found.rows):
                 continue
             scores = np.asarray(found.scores, np.float64)
-            best = scores[: self.settings.depth]
-            # Hits that are all as good as one another, a single one for instance, are all first.
-            scaled = fusion.scaled(scores, best) if np.ptp(best) > 0 else (scores >= best.max()).astype(np.float64)
+            scaled = fusion.scaled(scores, scores[: self.settings.depth])
             for row, score in zip(map(int, found.rows), scaled, strict=True):
                 table[row][place] = score
         return table

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from callslip.corpus.documents import Corpus
 from callslip.corpus.sequences import Sequences
-from callslip.errors import BadSetting
+from callslip.index import neighbours
 from callslip.index.recommender import Recommender
 from callslip.settings import check_range
 
@@ -42,8 +41,7 @@ class ItemKNNSettings:
 
     def __post_init__(self) -> None:
         check_range(self, user_power=0, popularity_power=0, neighbour_power=0, neighbours=0)
-        if not 0 < self.decay <= 1:
-            raise BadSetting(f"setting 'decay' is {self.decay}", "Use more than 0, and at most 1.")
+        neighbours.check_decay("decay", self.decay)
 
 
 def co_occurrence(sequences: Sequences, count: int, s: ItemKNNSettings) -> csr_matrix:
@@ -81,47 +79,26 @@ class ItemKNN(Recommender):
     Settings = ItemKNNSettings
     search_settings = frozenset({"decay"})
     settings: ItemKNNSettings
+    evidence = "near"
     near: csr_matrix
 
-    def learn(self, corpus: Corpus, sequences: Sequences) -> None:
-        self.near = co_occurrence(sequences, len(corpus), self.settings)
+    def count(self, sequences: Sequences, items: int) -> csr_matrix:
+        return co_occurrence(sequences, items, self.settings)
 
     def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
-        from scipy.sparse import csr_matrix
-
-        lengths = [len(history) for history in histories]
-        weights = np.concatenate([np.zeros(0), *(self._weights(length) for length in lengths)])
-        asked = csr_matrix(
-            (weights, np.concatenate([np.zeros(0, np.int64), *histories]), np.cumsum([0, *lengths])),
-            shape=(len(histories), self.near.shape[0]),
-        )
-        return (asked @ self.near).toarray()
-
-    def _weights(self, length: int) -> np.ndarray:
-        return self.settings.decay ** np.arange(length - 1, -1, -1, dtype=np.float64)
+        return (neighbours.history_matrix(histories, self.near.shape[0], self.settings.decay) @ self.near).toarray()
 
     def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
         """Contribution of each item of the history."""
-        parts = self.near[history][:, rows].toarray() * self._weights(len(history))[:, None]
+        weights = neighbours.age_weights(len(history), self.settings.decay)
         names = [document.doc_id for document in self.documents.rows(history.tolist())]
-        return [
-            {"because": {name: round(float(part), 6) for name, part in zip(names, column, strict=True) if part > 0}}
-            for column in parts.T
-        ]
+        return neighbours.because(self.near[history][:, rows].toarray() * weights[:, None], names)
 
     def keep(self, rows: np.ndarray) -> None:
         self.near = self.near[rows][:, rows].tocsr()
 
     def save_files(self, folder: Path) -> None:
-        from safetensors.numpy import save_file
-
-        parts = {"data": self.near.data, "indices": self.near.indices, "indptr": self.near.indptr}
-        save_file({name: np.ascontiguousarray(part) for name, part in parts.items()}, folder / NEIGHBOURS)
+        neighbours.save_matrix(self.near, folder / NEIGHBOURS)
 
     def load_files(self, folder: Path) -> None:
-        from safetensors.numpy import load_file
-        from scipy.sparse import csr_matrix
-
-        parts = load_file(folder / NEIGHBOURS)
-        count = len(parts["indptr"]) - 1
-        self.near = csr_matrix((parts["data"], parts["indices"], parts["indptr"]), shape=(count, count))
+        self.near = neighbours.load_matrix(folder / NEIGHBOURS)

@@ -260,6 +260,10 @@ class NCI(GenerativeRetriever):
             "codes": "codebooks", "adaptor_width": s.adaptor_width, "adaptor_rank": s.adaptor_rank,
         }  # fmt: skip
 
+    @property
+    def by_example(self) -> bool:
+        return super().by_example and self.settings.consistency != "contrastive"
+
     def terms(self, query: Any, code: Tensor) -> dict[str, Tensor]:
         s = self.settings
         if s.consistency == "none" or not s.consistency_weight:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from callslip.corpus.documents import Corpus
 from callslip.corpus.sequences import Sequences
 from callslip.index.recommender import Recommender
 
@@ -24,10 +23,11 @@ class Popularity(Recommender):
     """Ranks items by their frequency in the training histories."""
 
     Settings = PopularitySettings
+    evidence = "counts"
     counts: np.ndarray
 
-    def learn(self, corpus: Corpus, sequences: Sequences) -> None:
-        self.counts = sequences.counts(len(corpus))
+    def count(self, sequences: Sequences, items: int) -> np.ndarray:
+        return sequences.counts(items)
 
     def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
         return np.broadcast_to(self.counts.astype(np.float64), (len(histories), len(self.counts)))

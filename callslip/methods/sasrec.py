@@ -23,10 +23,14 @@ from callslip.decoders.histories import HistoryEncoder, HistoryShape, Read
 from callslip.encoders.encoder import TextVectors
 from callslip.encoders.interaction_vectors import interaction_vectors
 from callslip.index import model_files
-from callslip.index.recommender import Recommender
+from callslip.index.counts import Counts
+from callslip.index.recommender import BLOCK, Recommender
 from callslip.index.settings import EncoderSettings, HistorySettings, ScheduleSettings
+from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
 from callslip.runtime.device import best_device
 from callslip.runtime.seeds import seeded
+from callslip.search.diversity import Diversity
+from callslip.search.nearest import best_rows
 from callslip.storage.rows import Parts
 from callslip.training import batches
 from callslip.training.item_ranking import ranking_term
@@ -58,7 +62,7 @@ class SASRec(Recommender):
     """Nearest items to the vector of a history."""
 
     Settings = SASRecSettings
-    search_settings = frozenset({"backend"})
+    search_settings = frozenset({"backend", "diversity"})
     settings: SASRecSettings
     model: HistoryEncoder
     vectors: np.ndarray
@@ -69,6 +73,8 @@ class SASRec(Recommender):
         super().__init__(settings, method=method)
         self.texts = TextVectors(self.settings)
         self.log: TrainingLog | None = None
+        self.start: Start | None = None
+        """Where scores begin; None if they begin at nothing."""
         self._items: np.ndarray | None = None
 
     def learn(self, corpus: Corpus, sequences: Sequences) -> None:
@@ -80,9 +86,34 @@ class SASRec(Recommender):
         else:
             self.vectors = interaction_vectors(sequences, len(corpus), s.seed)
         self.shape = HistoryShape.of(s, s.queries, self.vectors, texts)
+        self.start, held = None, HeldOut.of(sequences, s.seed)
         with seeded(s.seed):
             self.model = self.shape.encoder(self.vectors).to(best_device(s.device))
-            self.log = self.train_model(sequences)
+            self.log = self.train_model(sequences if s.start == "none" else held.rest)
+        if s.start != "none":
+            self.begin(sequences, held, texts)
+
+    def begin(self, sequences: Sequences, held: HeldOut, texts: bool) -> None:
+        """Let scores begin at counts, and choose how far the trained model is trusted beyond them."""
+        s, vectors = self.settings, self.vectors if texts and self.vectors.shape[1] else None
+        counted = count_settings(ordered=s.queries == "sequence")
+
+        def start(some: Sequences) -> Start:
+            return Start(Counts.of(some, len(self.vectors), vectors, counted, s.seed))
+
+        def ranked(tried: Start) -> list[np.ndarray]:
+            self.start, found = tried, []
+            for at in range(0, len(held.histories), BLOCK):
+                some = held.histories[at : at + BLOCK]
+                found += [best_rows(row, DEPTH + len(h)) for row, h in zip(self.scores(some), some, strict=True)]
+            return found
+
+        if s.epochs:
+            self.start, record = joined(start, held, sequences, ranked)
+        else:
+            self.start, record = start(sequences), {"trust": 0.0, "held_out": 0}
+        assert self.log is not None
+        self.log.add(phase="trust beyond counts", epoch=0, seconds=0.0, **record)
 
     def train_model(self, sequences: Sequences) -> TrainingLog:
         s = self.settings
@@ -116,8 +147,28 @@ class SASRec(Recommender):
             checkpoints=self.checkpoints,
         )
 
-    @torch.no_grad()
     def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        if self.start is None:
+            return self.products(histories)
+        scores = self.start.log_weights(histories)
+        return scores + self.start.trust * self.products(histories) if self.start.trust else scores
+
+    def diversity(self) -> Diversity | None:
+        amount, start = self.settings.diversity, self.start
+        if not amount:
+            return None
+        if start is not None:
+            return Diversity(amount, lambda rows: start.counts.outputs[rows])
+        return Diversity(amount, lambda rows: self.model.items.all()[rows].detach().cpu().numpy())
+
+    def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]] | None:
+        if self.start is None:
+            return None
+        return self.start.because(history, rows, [d.doc_id for d in self.documents.rows(history.tolist())])
+
+    @torch.no_grad()
+    def products(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        """Inner products of the vectors of histories and of all items, [B, N]."""
         if self._items is None:
             self._items = self.model.items.all().cpu().numpy()
         known = self.model.items.known().cpu().numpy()
@@ -138,15 +189,21 @@ class SASRec(Recommender):
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.vectors, self._items = np.concatenate([self.vectors, parts["vectors"]]), None
         self.model.items.extend(torch.from_numpy(parts["vectors"]))
+        if self.start is not None:
+            self.start.extend(parts["vectors"])
 
     def keep(self, rows: np.ndarray) -> None:
         self.vectors, self._items = self.vectors[rows], None
         self.model.items.keep(torch.from_numpy(rows))
+        if self.start is not None:
+            self.start.keep(rows)
 
     def save_files(self, folder: Path) -> None:
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)
         model_files.save_model(folder, self.model, replace(self.shape, count=len(self.vectors)).to_dict())
         model_files.save_log(folder, self.log)
+        if self.start is not None:
+            self.start.save(folder)
 
     def load_files(self, folder: Path) -> None:
         self.vectors, self._items = np.load(folder / VECTORS, allow_pickle=False), None
@@ -155,6 +212,7 @@ class SASRec(Recommender):
         model_files.load_weights(folder, self.model)
         self.model.to(best_device(self.settings.device)).eval()
         self.log = model_files.load_log(folder)
+        self.start = Start.load(folder, ordered=self.shape.kind == "sequence")
 
     def adjusted(self, names: frozenset[str]) -> None:
         self.texts.adjust(self.settings)

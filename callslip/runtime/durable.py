@@ -6,6 +6,7 @@ them short or make them fail. SQLite and PostgreSQL manage their own files.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from callslip.errors import CallslipError
 
 DRAFT = ".new-"
 """Name prefix of unfinished files, which are deleted when their folder is next opened."""
@@ -110,6 +113,16 @@ def replace(path: Path, contents: bytes | Fill) -> dict[str, Any]:
         raise
     sync_folder(path.parent)
     return entry
+
+
+def not_written(target: Path, error: OSError, otherwise: str = "Choose another place.") -> CallslipError:
+    """The error for a failed write, with the remedy for its cause; `otherwise` is what helps whatever the cause."""
+    remedy = otherwise
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"Free some space. {otherwise}"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = f"Check the permissions of the folder. {otherwise}"
+    return CallslipError(f"cannot write to {target}: {error.strerror or error}", remedy)
 
 
 @contextmanager

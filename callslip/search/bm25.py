@@ -54,22 +54,7 @@ class WordIndex:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[str]]:
         """The stems of each text, without stop words."""
-        import bm25s
-        import Stemmer
-
-        logging.getLogger("bm25s").setLevel(logging.WARNING)
-        if self.language != "none" and self.language not in Stemmer.algorithms():
-            raise UnknownName("stemmer language", self.language, ["none", *Stemmer.algorithms()])
-        try:
-            return bm25s.tokenize(
-                list(texts),
-                stopwords=None if self.stopwords == "none" else self.stopwords,
-                stemmer=None if self.language == "none" else Stemmer.Stemmer(self.language),
-                return_ids=False,
-                show_progress=False,
-            )
-        except ValueError as error:
-            raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
+        return stems_of(texts, self.language, self.stopwords)
 
     def known(self, tokens: Sequence[str]) -> list[str]:
         """The stems that occur in the index."""
@@ -120,6 +105,38 @@ class WordIndex:
         if not isinstance(self._bm25.scores.get("num_docs"), int) or not isinstance(self._bm25.vocab_dict, dict):
             raise IndexCorrupt(folder, "is no index of words: it tells neither documents nor vocabulary")
         return self
+
+
+def stems_of(texts: Sequence[str], language: str = "english", stopwords: str = "en") -> list[list[str]]:
+    """The stems of each text, without stop words."""
+    return _tokenized(texts, language, stopwords, return_ids=False)
+
+
+def stem_numbers(
+    texts: Sequence[str], language: str = "english", stopwords: str = "en"
+) -> tuple[list[list[int]], dict[str, int]]:
+    """The stems of each text as numbers, and the number of each stem: less memory for many texts."""
+    found = _tokenized(texts, language, stopwords, return_ids=True)
+    return found.ids, found.vocab
+
+
+def _tokenized(texts: Sequence[str], language: str, stopwords: str, *, return_ids: bool) -> Any:
+    import bm25s
+    import Stemmer
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    if language != "none" and language not in Stemmer.algorithms():
+        raise UnknownName("stemmer language", language, ["none", *Stemmer.algorithms()])
+    try:
+        return bm25s.tokenize(
+            list(texts),
+            stopwords=None if stopwords == "none" else stopwords,
+            stemmer=None if language == "none" else Stemmer.Stemmer(language),
+            return_ids=return_ids,
+            show_progress=False,
+        )
+    except ValueError as error:
+        raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
 
 
 def _blocks(sizes: Sequence[int], most: int) -> Iterator[slice]:

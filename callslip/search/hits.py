@@ -28,6 +28,12 @@ class Hit:
 class Hits(list[Hit]):
     """Hits, best first."""
 
+    confidence: float | None = None
+    """Share of held-out queries with an answer for which the evidence was weaker; None if the index is not
+    calibrated."""
+    unsure: bool = False
+    """Whether the confidence is so low that probably nothing in the index answers the query."""
+
     @property
     def doc_ids(self) -> list[str]:
         return [hit.doc_id for hit in self]

@@ -38,8 +38,8 @@ log = logging.getLogger("callslip.server")
 
 FIELDS = frozenset({
     "body", "query", "path", "text", "title", "metadata", "doc_id", "doc_ids", "documents", "index", "k", "beam",
-    "filter", "explain", "characters", "history", "queries", "where", "where_not", "allow", "deny", "low", "high",
-    "on_conflict", "prefix", "depth", "limit", "offset",
+    "filter", "explain", "characters", "history", "keep_history", "queries", "where", "where_not", "allow", "deny",
+    "low", "high", "on_conflict", "prefix", "depth", "limit", "offset", "contains",
 })  # fmt: skip
 """Names that an error message may repeat; any other text comes from the client."""
 
@@ -136,15 +136,24 @@ class Server:
             self.metrics.seconds.observe(time.monotonic() - began)
 
     async def look_for_newer(self) -> None:
-        """Switch to new generations as they appear."""
+        """Switch to new generations as they appear; what the page shows of one is computed before a visitor waits."""
+        for one in self.served.values():
+            await self._count(one)
         while True:
             await asyncio.sleep(POLL)
             for one in self.served.values():
                 try:
                     if await asyncio.to_thread(one.renew):
                         log.info("index %s: generation %s", one.name, one.retriever.living.generation)
+                        await self._count(one)
                 except Exception as error:  # keep the old one; the next check may succeed
                     log.warning("index %s: the new generation cannot be opened: %s", one.name, error)
+
+    async def _count(self, one: Served) -> None:
+        try:
+            await asyncio.to_thread(one.facets)
+        except Exception as error:  # whoever asks for them gets the error
+            log.warning("index %s: its facets cannot be counted: %s", one.name, error)
 
     def stop(self) -> None:
         self.inference.stop()

@@ -39,7 +39,13 @@ class Trace:
 
 
 def explain(
-    retriever: Retriever, query: Query, doc_id: str, k: int, beam: int | None, filter: Filter | None
+    retriever: Retriever,
+    query: Query,
+    doc_id: str,
+    k: int,
+    beam: int | None,
+    filter: Filter | None,
+    keep_history: bool = False,
 ) -> dict[str, Any]:
     """The rank of a document for a query, and the reasons. Runs in the inference thread."""
     if query.history and not query.text and not retriever.reads_histories:
@@ -55,10 +61,15 @@ def explain(
         mask = retriever.rows.mask(filter)
         if mask is not None and not mask[row]:
             return told | {"found": False, "verdict": "The filter excludes it.", "levels": []}
+        had = set() if keep_history else retriever.rows_had(query)
+        if row in had:
+            said = "It is in the history, which recommendations leave out unless it is kept."
+            return told | {"found": False, "verdict": said, "levels": []}
         possible = len(retriever.rows.alive) if mask is None else int(np.count_nonzero(mask))
         trace = Trace()
         with watched(trace):
-            found = retriever.find([query], min(k, possible), mask, True)[0]
+            # As in a search, where the items of the history take no places.
+            found = retriever.find([query], min(k + len(had), possible), mask, True)[0].without(had)
         place = np.flatnonzero(np.asarray(found.rows) == row)
         if len(place):
             told |= _standing(found, int(place[0]), k)
@@ -136,7 +147,7 @@ def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | No
         reader = retriever.reader
         inputs = reader.inputs([query], reader.query_vectors([query]))
         live = None if mask is None else retriever.live_nodes(mask)
-        return forced_scores(retriever.model, reader.batch(inputs), retriever.identifiers.trie(), code, live)
+        return forced_scores(retriever.searched, reader.batch(inputs), retriever.identifiers.trie(), code, live)
     except (AttributeError, CallslipError):
         return None
 
@@ -144,10 +155,12 @@ def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | No
 def _verdict(told: dict[str, Any]) -> str:
     """The explanation in one sentence."""
     if told["found"]:
+        if "fresh" in told.get("why", {}):
+            return f"Found at rank {told['rank']}: it was added since the fit, and is found by its own words."
         earlier = told.get("why", {}).get("earlier_query")
         return f"Found at rank {told['rank']}" + (f", by this earlier question: {earlier}" if earlier else ".")
     if told["rank"] is not None:
-        if "memory" in told.get("why", {}):
+        if told.get("why", {}).keys() & {"memory", "fresh"}:  # other things than its code have found it
             return f"Its rank is {told['rank']}, beyond the {told['k']} requested hits."
         return f"The model wrote its code, but its rank is {told['rank']}, beyond the {told['k']} requested hits."
     if told["fell_at"] is not None:

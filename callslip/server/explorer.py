@@ -14,16 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from callslip.corpus.documents import Document
-from callslip.identifiers.prefix_words import commonest_words, document_frequencies
+from callslip.identifiers.prefix_words import Labels
 from callslip.identifiers.table import END, Identifiers, code_to_text
 from callslip.index.retriever import Retriever
 from callslip.server.errors import ApiError
 
-SAMPLE = 24
-"""Number of sampled documents of a node, for its words."""
-BACKGROUND = 1000
-"""Number of sampled documents of the whole index, for the background frequencies."""
 KEPT = 4096
 """Maximum number of nodes in the cache of words."""
 NO_CODES = "this index has no codes"
@@ -63,6 +58,7 @@ class View:
     """Whether the document at each sorted position is alive."""
     before: np.ndarray
     """Number of living documents before each sorted position, and in total."""
+    labels: Labels
 
     def count(self, inside: slice) -> int:
         return int(self.before[inside.stop] - self.before[inside.start])
@@ -100,6 +96,10 @@ class Explorer:
 
         return self._steady(retriever, ask)
 
+    def neighbours(self, retriever: Retriever, doc_id: str, limit: int) -> dict[str, Any]:
+        """The documents whose codes share the longest prefixes with that of a document, the longest first."""
+        return self._steady(retriever, lambda: _neighbours(retriever, doc_id, limit))
+
     def _steady(self, retriever: Retriever, ask: Any) -> Any:
         """Run a query on a consistent state of the index; an error if the method has no codes."""
         if coded(retriever) is None:
@@ -115,7 +115,8 @@ class Explorer:
             if self._view is None or self._view[0] != key:
                 alive = retriever.rows.alive[identifiers.rows]
                 before = np.concatenate([[0], np.cumsum(alive)])
-                self._view = key, View(retriever, identifiers, alive, before)
+                labels = Labels(retriever.documents.rows, retriever.rows.alive)
+                self._view = key, View(retriever, identifiers, alive, before, labels)
             return self._view[1]
 
     def _children(self, view: View, prefix: tuple[int, ...], depth: int, limit: int) -> dict[str, Any]:
@@ -179,8 +180,7 @@ class Explorer:
             if known is not None and known[0] == count:
                 self._words.move_to_end(prefix)
                 return known[1]
-        documents = self._sampled(view, inside, SAMPLE)
-        words = commonest_words([document.content for document in documents], self._usual(view))
+        words = view.labels.of(view.identifiers.rows[inside], self._usual(view))
         with self._lock:
             self._words[prefix] = (count, words)
             while len(self._words) > KEPT:
@@ -191,15 +191,8 @@ class Explorer:
         """Document frequencies of words in a sample of the whole index, recomputed when its size changes."""
         count = len(view.retriever)
         if self._background is None or not 0.8 < (count + 1) / (self._background[0] + 1) < 1.25:
-            sample = self._sampled(view, slice(0, len(view.alive)), BACKGROUND)
-            self._background = count, document_frequencies(document.content for document in sample)
+            self._background = count, view.labels.background()
         return self._background[1]
-
-    def _sampled(self, view: View, inside: slice, most: int) -> list[Document]:
-        positions = np.flatnonzero(view.alive[inside]) + inside.start
-        if len(positions) > most:
-            positions = positions[np.linspace(0, len(positions) - 1, most).astype(int)]
-        return view.retriever.documents.rows(view.identifiers.rows[positions].tolist())
 
     def _documents(self, view: View, prefix: tuple[int, ...], offset: int, limit: int) -> dict[str, Any]:
         inside = view.identifiers.trie().documents_of(len(prefix) - 1, _node(view, prefix))
@@ -233,3 +226,34 @@ def _node(view: View, prefix: tuple[int, ...]) -> int:
     if node < 0 or not view.count(trie.documents_of(len(prefix) - 1, node)):
         raise ApiError(404, "no code has this prefix")
     return node
+
+
+def _neighbours(retriever: Retriever, doc_id: str, limit: int) -> dict[str, Any]:
+    row = retriever.row_of().get(doc_id)
+    if row is None:
+        raise ApiError(404, "unknown document", "It may have been deleted; check the doc_id.")
+    part: Any = coded(retriever)
+    identifiers: Identifiers = part.identifiers
+    at = int(np.flatnonzero(identifiers.rows == row)[0])
+    alive = np.flatnonzero(retriever.rows.alive[identifiers.rows])
+    place = int(np.searchsorted(alive, at))
+    # Codes are sorted, so a document shares no longer prefix than one that is nearer on the same side.
+    near = np.concatenate([alive[max(0, place - limit) : place], alive[place + 1 : place + 1 + limit]])
+    own = np.asarray(identifiers.codes[at])
+    length = int(np.count_nonzero(own >= 0))
+    same = np.cumprod(np.asarray(identifiers.codes[near]) == own, axis=1).sum(axis=1)
+    shared = np.minimum(same, length)
+    order = [int(one) for one in np.lexsort((np.abs(near - at), -shared))[:limit] if shared[one]]
+    found = retriever.documents.rows(identifiers.rows[near[order]].tolist()) if order else []
+    words, tree = vocabulary_of(retriever), tree_levels(retriever)
+    told = [
+        {
+            "doc_id": document.doc_id,
+            "title": document.title,
+            "text": document.text[:400],
+            "code_text": code_to_text(identifiers.code_at(int(near[one])), words, tree),
+            "shared": int(shared[one]),
+        }
+        for one, document in zip(order, found, strict=True)
+    ]
+    return {"doc_id": doc_id, "length": length, "neighbours": told}

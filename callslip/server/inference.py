@@ -37,6 +37,7 @@ class Asked:
     k: int
     beam: int | None
     explain: bool
+    keep_history: bool = False
 
 
 @dataclass(eq=False)
@@ -242,7 +243,9 @@ class Inference:
         filters = [job.filter for job in batch for _ in job.queries]
         some = filters if any(one is not None for one in filters) else None
         with with_beam(retriever, asked.beam):
-            found: list[Hits] = retriever.search_batch(queries, asked.k, some, asked.explain)
+            found: list[Hits] = retriever.search_batch(
+                queries, asked.k, some, asked.explain, keep_history=asked.keep_history
+            )
         results, start = [], 0
         for job in batch:
             results.append(found[start : start + job.size])

@@ -26,7 +26,7 @@ def page_of(retriever: Retriever, name: str) -> bytes:
         '<div class="plots">',
         *(f"<figure><figcaption>{escape(one['title'])}</figcaption>{one['svg']}</figure>" for one in told["plots"]),
         "</div>",
-        _levels(told["figures"]),
+        _levels(told["figures"], facts["tree"]),
         _tree(retriever),
         _settings(retriever.describe()["settings"]),
     ]
@@ -57,7 +57,8 @@ def _tiles(told: dict[str, Any]) -> str:
 
 def _findings(told: dict[str, Any]) -> str:
     if told["figures"] is None:
-        return f'<p class="hint">{escape(told["facts"]["method"])} does not use codes.</p>'
+        codeless = f"{escape(told['facts']['method'])} does not use codes."
+        return f'<p class="hint">{"The index has no documents." if told["facts"]["has_codes"] else codeless}</p>'
     if not told["findings"]:
         return '<p class="verdict good">No problems found.</p>'
     items = "".join(
@@ -67,17 +68,25 @@ def _findings(told: dict[str, Any]) -> str:
     return f'<ul class="findings">{items}</ul>'
 
 
-def _levels(figures: dict[str, Any] | None) -> str:
+def _levels(figures: dict[str, Any] | None, tree: int | None) -> str:
+    """The levels that form the tree, as in `callslip inspect`; on a phone, each row becomes a card."""
     if figures is None:
         return ""
     names = ("level", "tokens", "used", "dead", "perplexity", "Gini", "diversity")
-    rows = "".join(
-        f"<tr><td>{x['level'] + 1}</td><td>{x['width']:,}</td><td>{x['used']:,}</td><td>{x['dead']:,}</td>"
-        f"<td>{x['perplexity']:.1f}</td><td>{x['gini']:.3f}</td><td>{x['diversity']:.3f}</td></tr>"
-        for x in figures["levels"]
-    )
+    rows = ""
+    for x in figures["levels"][:tree]:
+        values = (
+            *(f"{value:,}" for value in (x["level"] + 1, x["width"], x["used"], x["dead"])),
+            f"{x['perplexity']:.1f}",
+            *(f"{value:.3f}" for value in (x["gini"], x["diversity"])),
+        )
+        cells = (f'<td data-name="{name}">{value}</td>' for name, value in zip(names, values, strict=True))
+        rows += f"<tr>{''.join(cells)}</tr>"
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    rest = 0 if tree is None else len(figures["levels"]) - tree
+    note = f'<p class="hint">The other {rest} levels of the codes rank inside.</p>' if rest > 0 else ""
+    table = f'<table class="stacked"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="table">{table}</div>{note}'
 
 
 def _tree(retriever: Retriever) -> str:

@@ -36,6 +36,10 @@ class HitAnswer(Answer):
 
 class HitList(Answer):
     hits: list[HitAnswer]
+    unsure: bool
+    """Whether probably nothing in the index answers the query."""
+    confidence: float | None
+    """Share of held-out queries with an answer for which the evidence was weaker; null without a calibration."""
 
 
 class SearchAnswer(Answer):
@@ -84,6 +88,57 @@ class DocumentAnswer(Answer):
     metadata: dict[str, Any]
     code: list[int] | None
     code_text: str
+
+
+class Neighbour(Answer):
+    doc_id: str
+    title: str
+    text: str
+    code_text: str
+    shared: int
+    """Number of tokens that its code shares with the document's, from the beginning."""
+
+
+class NeighboursAnswer(Answer):
+    index: str
+    doc_id: str
+    length: int
+    neighbours: list[Neighbour]
+
+
+class NamedDocument(Answer):
+    doc_id: str
+    title: str
+
+
+class ListAnswer(Answer):
+    index: str
+    total: int
+    complete: bool
+    documents: list[NamedDocument]
+
+
+class FacetValue(Answer):
+    value: str | bool | int | float
+    documents: int
+
+
+class Facet(Answer):
+    field: str
+    documents: int
+    values: list[FacetValue]
+
+
+class FacetsAnswer(Answer):
+    index: str
+    documents: int
+    facets: list[Facet]
+
+
+class ExamplesAnswer(Answer):
+    index: str
+    queries: list[str]
+    histories: list[list[NamedDocument]]
 
 
 class ChangeAnswer(Answer):

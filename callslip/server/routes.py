@@ -34,6 +34,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/search"): Rule("search", infers=True),
     ("POST", "/v1/explain"): Rule("search", infers=True),
     ("GET", "/v1/documents/{doc_id:path}"): Rule("search"),
+    ("GET", "/v1/documents"): Rule("search"),
+    ("GET", "/v1/neighbours"): Rule("search"),
+    ("GET", "/v1/facets"): Rule("search"),
+    ("GET", "/v1/examples"): Rule("search"),
     ("PUT", "/v1/documents/{doc_id:path}"): Rule("write", large=True),
     ("DELETE", "/v1/documents/{doc_id:path}"): Rule("write"),
     ("POST", "/v1/documents"): Rule("write", large=True),
@@ -72,6 +76,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
     _add_search(app, server)
     _add_documents(app, server)
     _add_codes(app, server)
+    _add_overview(app, server)
 
 
 def tools_of(server: Server) -> ServedTools:
@@ -131,12 +136,19 @@ def _add_search(app: FastAPI, server: Server) -> None:
         """Search with one query, or with a batch of queries."""
         began = time.monotonic()
         one = server.index(body.index)
-        asked = Asked(one.name, body.k, body.beam, body.explain)
+        asked = Asked(one.name, body.k, body.beam, body.explain, body.keep_history)
         filter = await _ready(server, one, body.filter)
         job = server.inference.put(asked, body.made(), filter, client=request.scope[CLIENT])
         lists = await server.answer(request, job)
         words, tree = explorer.vocabulary_of(one.retriever), explorer.tree_levels(one.retriever)
-        results = [{"hits": [_hit(hit, body, words, tree) for hit in hits]} for hits in lists]
+        results = [
+            {
+                "hits": [_hit(hit, body, words, tree) for hit in hits],
+                "unsure": hits.unsure,
+                "confidence": hits.confidence,
+            }
+            for hits in lists
+        ]
         seconds = round(time.monotonic() - began, 4)
         return JSONResponse({"index": one.name, "results": results, "seconds": seconds})
 
@@ -147,7 +159,7 @@ def _add_search(app: FastAPI, server: Server) -> None:
         query = SearchQuery("0", body.query, tuple(body.history))
         filter = await _ready(server, one, body.filter)
         job = server.inference.put(
-            call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter),
+            call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter, body.keep_history),
             client=request.scope[CLIENT],
         )
         told = {"index": one.name} | await server.answer(request, job)
@@ -318,6 +330,48 @@ def _add_codes(app: FastAPI, server: Server) -> None:
         """The documents below a prefix; for a complete code, those of its bucket."""
         one, tokens = server.index(index), _tokens(prefix)
         return JSONResponse(await server.read(lambda: one.explorer.documents(one.retriever, tokens, offset, limit)))
+
+
+def _add_overview(app: FastAPI, server: Server) -> None:
+    none: dict[int | str, dict[str, Any]] = {409: {"model": responses.ErrorAnswer}}
+
+    @app.get("/v1/neighbours", response_model=responses.NeighboursAnswer, responses=none)
+    async def neighbours(
+        doc_id: Annotated[str, Query(min_length=1, max_length=limits.ID_CHARACTERS)],
+        index: IndexParameter = None,
+        limit: Annotated[int, Query(ge=1, le=50)] = 10,
+    ) -> Response:
+        """The documents whose codes share the longest prefixes with that of a document."""
+        one = server.index(index)
+        found = await server.read(lambda: one.explorer.neighbours(one.retriever, doc_id, limit))
+        return JSONResponse({"index": one.name} | found)
+
+    @app.get("/v1/documents", response_model=responses.ListAnswer)
+    async def listed(
+        index: IndexParameter = None,
+        contains: Annotated[str, Query(max_length=256, description="A text in the title or doc_id.")] = "",
+        offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    ) -> Response:
+        """Documents in the order in which they were added. With `contains`, the first 20,000 are looked through, and
+        `complete` tells whether these are all; the document with this doc_id and those that begin with the text come
+        first."""
+        one = server.index(index)
+        return JSONResponse({"index": one.name} | await server.read(lambda: one.listed(contains, offset, limit)))
+
+    @app.get("/v1/facets", response_model=responses.FacetsAnswer)
+    async def facets(index: IndexParameter = None) -> Response:
+        """Metadata fields with at most 24 values, and the number of documents of each value, for filters."""
+        one = server.index(index)
+        return JSONResponse({"index": one.name} | await server.read(one.facets))
+
+    @app.get("/v1/examples", response_model=responses.ExamplesAnswer)
+    async def examples(index: IndexParameter = None) -> Response:
+        """Queries to begin with: titles or first sentences of documents, never what others have asked. For an index
+        that reads histories, short histories of items that several users of the log had, without the users' names."""
+        one = server.index(index)
+        found = {"queries": await server.read(one.examples), "histories": await server.read(one.histories)}
+        return JSONResponse({"index": one.name} | found)
 
 
 def _tokens(prefix: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from callslip.corpus.documents import Document, Query
 from callslip.errors import CallslipError
 from callslip.filters.filter import Filter
+from callslip.filters.globs import Glob
 from callslip.filters.ranges import Range
 from callslip.server import limits
 
@@ -69,7 +70,13 @@ class Span(Strict):
     high: Scalar | None = None
 
 
-Condition = Scalar | Span | Annotated[list[Scalar | Span], Field(max_length=limits.FILTER_VALUES)]
+class Pattern(Strict):
+    """Texts that match a glob, in which `*` stands for any characters."""
+
+    glob: Annotated[str, Field(max_length=1024)]
+
+
+Condition = Scalar | Span | Pattern | Annotated[list[Scalar | Span | Pattern], Field(max_length=limits.FILTER_VALUES)]
 Conditions = Annotated[dict[Annotated[str, Field(max_length=256)], Condition], Field(max_length=limits.FILTER_FIELDS)]
 Ids = Annotated[list[DocumentName], Field(max_length=limits.FILTER_IDS)]
 
@@ -96,6 +103,8 @@ def _condition(value: Any) -> Any:
         return [_condition(one) for one in value]
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**63:
         raise CallslipError("a number in the filter exceeds 64 bits")
+    if isinstance(value, Pattern):
+        return Glob(value.glob)
     return Range(_end(value.low), _end(value.high)) if isinstance(value, Span) else value
 
 
@@ -147,6 +156,9 @@ class SearchRequest(Strict):
     beam: int | None = Field(default=None, ge=1, le=limits.BEAM, description="Beam size; by default that of the index.")
     filter: FilterModel | None = None
     explain: bool = Field(default=False, description="Explain why each hit was found.")
+    keep_history: bool = Field(
+        default=False, description="Also return items of the history, which recommendations leave out by default."
+    )
     characters: int = Field(
         default=1000, ge=0, le=20_000, description="Maximum number of characters of each hit's text."
     )
@@ -176,6 +188,7 @@ class ExplainRequest(Strict):
     k: int = Field(default=10, ge=1, le=limits.K)
     beam: int | None = Field(default=None, ge=1, le=limits.BEAM)
     filter: FilterModel | None = None
+    keep_history: bool = Field(default=False, description="As in the search that is explained.")
 
     @model_validator(mode="after")
     def _something(self) -> ExplainRequest:

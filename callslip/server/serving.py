@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from callslip.api import load
 from callslip.errors import BadSetting, CallslipError
 from callslip.index.retriever import Retriever
+from callslip.server import overview
 from callslip.server.errors import ApiError
 from callslip.server.explorer import Explorer
 from callslip.server.health import health
@@ -33,7 +34,8 @@ class Served:
         self.swaps = 0
         self.retriever = self._open()
         self.explorer = Explorer()
-        self._health: tuple[Any, dict[str, Any]] | None = None
+        self._kept: dict[str, tuple[Any, Any]] = {}
+        self._keeping = {kind: threading.Lock() for kind in ("health", "facets", "examples", "histories", "labels")}
 
     def _open(self) -> Retriever:
         retriever = load(self.path)
@@ -68,12 +70,47 @@ class Served:
         return True
 
     def health(self) -> dict[str, Any]:
-        """Metrics and plots, cached for every state of the index, since they scan all codes."""
+        """Metrics and plots, which scan all codes."""
+        return self._once("health", lambda retriever: health(self.name, retriever))
+
+    def facets(self) -> dict[str, Any]:
+        """Metadata fields with few values, which scans all metadata. While another request counts them after a change,
+        those of the state before."""
+        return self._once("facets", overview.facets, wait=False)
+
+    def examples(self) -> list[str]:
+        """Queries to begin with."""
+        return self._once("examples", overview.examples, wait=False)
+
+    def histories(self) -> list[list[dict[str, str]]]:
+        """Histories to begin with, where queries are histories of items."""
+        return self._once("histories", overview.histories, wait=False)
+
+    def listed(self, contains: str, offset: int, limit: int) -> dict[str, Any]:
+        """Documents in order, or those whose title or doc_id contains a text."""
+        if not contains.strip():
+            return overview.listed(self.retriever, offset, limit)
+        known = self._once("labels", overview.labels, wait=False)
+        return overview.containing(self.retriever, known, contains, offset, limit)
+
+    def _once(self, kind: str, compute: Callable[[Retriever], Any], *, wait: bool = True) -> Any:
+        """Something that is computed once for every state of the index, by one thread. With `wait`, others wait for it;
+        otherwise only if there is no earlier one."""
         retriever = self.retriever.refresh(now=True)
         state = (id(retriever), retriever.living.version, retriever.living.generation)
-        if self._health is None or self._health[0] != state:
-            self._health = state, health(self.name, retriever)
-        return self._health[1]
+        known, lock = self._kept.get(kind), self._keeping[kind]
+        if known is not None and known[0] == state:
+            return known[1]
+        if not lock.acquire(blocking=wait or known is None):
+            assert known is not None
+            return known[1]
+        try:
+            known = self._kept.get(kind)
+            if known is None or known[0] != state:
+                known = self._kept[kind] = state, compute(retriever)
+            return known[1]
+        finally:
+            lock.release()
 
     def change(self, do: Callable[[Retriever], T]) -> T:
         """Change documents. If the index was replaced meanwhile, the change is applied to its successor."""

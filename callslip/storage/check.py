@@ -14,6 +14,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.identifiers.trie import Trie
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
+from callslip.storage.numbers import Numbers
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def check(path: str | Path) -> Checked:
 
 def _look_at_rows(home: Home) -> tuple[int, int, int, dict[int, tuple[int, ...] | None]]:
     """Number of live rows, deleted rows and rows added after the snapshot, and the code of each live row."""
-    held = set(home.sequence.tolist())
+    held = set(home.sequence)
     live = deleted = since = 0
     codes: dict[int, tuple[int, ...] | None] = {}
     has_codes = any(home.snapshot.rglob("codes.npy"))
@@ -75,7 +76,7 @@ def _look_at_rows(home: Home) -> tuple[int, int, int, dict[int, tuple[int, ...] 
     return live, deleted, since, codes
 
 
-def _look_at_codes(table: Path, sequence: np.ndarray, codes: dict[int, tuple[int, ...] | None]) -> None:
+def _look_at_codes(table: Path, sequence: Numbers, codes: dict[int, tuple[int, ...] | None]) -> None:
     """Check that the table is sorted, its trie matches its codes, and the codes match the store."""
     path = table / "codes.npy"
     held = _or_corrupt(path, lambda: Identifiers.load(table))
@@ -83,7 +84,7 @@ def _look_at_codes(table: Path, sequence: np.ndarray, codes: dict[int, tuple[int
         raise IndexCorrupt(path, f"{len(held)} codes for {len(sequence)} rows")
     _compare_tries(table, held)
     in_rows = held.in_row_order()[1]
-    for row, seq in enumerate(sequence.tolist()):
+    for row, seq in enumerate(sequence):
         known = codes.get(seq)
         if known is not None and known != tuple(token for token in in_rows[row].tolist() if token >= 0):
             raise IndexCorrupt(path, f"the code of row {row} is not the one in the store")

@@ -31,7 +31,7 @@ def copy_index(source: str | Path, target: str | Path) -> None:
             home = Home.open(source)
             _copy(home, home.manifest["store"]["file"], target)
     except OSError as error:
-        raise folders.not_written(target, error) from None
+        raise durable.not_written(target, error) from None
     finally:
         home.close()
 

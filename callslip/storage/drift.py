@@ -67,8 +67,17 @@ class Drift:
             said.append(
                 f"a document's bucket holds {self.bucket_trained:.2f} on average as trained, {self.bucket_now:.2f} now"
             )
-        advice = "fit again: " + "; ".join(self.reasons) if self.reasons else "no need to fit again"
-        return [*said, advice]
+        return [*said, self.advice]
+
+    @property
+    def advice(self) -> str:
+        """Whether to fit again. Few documents that the model does not know are no reason to, but are not nothing."""
+        if self.reasons:
+            return "fit again: " + "; ".join(self.reasons)
+        strange = (self.unlike or 0.0) > UNLIKE_SHARE or (self.outside or 0.0) > UNLIKE_SHARE
+        if self.new and strange:
+            return "the model does not know documents like the new ones; fit again when there are more of them"
+        return "no need to fit again"
 
 
 def novelty(rows: Iterable[tuple[str, tuple[int, ...] | None, bool, bool]]) -> dict[str, str]:
@@ -99,6 +108,9 @@ def measure(home: Home) -> Drift:
                 fresh.setdefault(row.seq, value)
     now = Counter(code for code in (*trained.values(), *new.values()) if code is not None)
     outside = [code not in was_trained for code in new.values() if code is not None]
+    # Where no model writes the codes, a new code is found like any other, and buckets are branches of a tree.
+    if not home.manifest.get("writes_codes", True):
+        return Drift(len(trained) + len(new), len(new), None, None, None, None)
     return Drift(
         documents=len(trained) + len(new),
         new=len(new),
@@ -121,7 +133,7 @@ def _unlike(home: Home, trained: list[int], new: list[int], fresh: Mapping[int, 
     if not new or len(trained) < 2:
         return 0.0
     vectors = np.load(places[0], mmap_mode="r", allow_pickle=False)
-    row_of = {seq: row for row, seq in enumerate(home.sequence.tolist())}
+    row_of = {seq: row for row, seq in enumerate(home.sequence)}
     known = np.array([row_of[seq] for seq in trained if seq in row_of])
     rng = np.random.default_rng(0)
     base = np.asarray(vectors[np.sort(rng.permutation(known)[: 50 * SAMPLE])], np.float32)

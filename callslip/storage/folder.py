@@ -11,7 +11,6 @@ Files of a generation are never changed in place. Files that no manifest names a
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -23,8 +22,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from callslip.errors import CallslipError, IndexCorrupt, NotAnIndex
 from callslip.runtime import durable
 from callslip.runtime.patience import wait_for
@@ -32,6 +29,7 @@ from callslip.runtime.versions import versions
 from callslip.storage import manifest as manifests
 from callslip.storage import sqlite_store
 from callslip.storage.manifest import SEQUENCE, generation_name
+from callslip.storage.numbers import Numbers
 from callslip.storage.rows import NewRow
 
 MANIFEST, LOCK = "manifest.json", "lock"
@@ -64,7 +62,7 @@ def write_index(
         durable.sync_folder(target.parent)
         return manifest
     except OSError as error:
-        raise not_written(target, error) from None
+        raise durable.not_written(target, error) from None
 
 
 @contextmanager
@@ -113,16 +111,6 @@ def _folder_locked(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def not_written(target: Path, error: OSError) -> CallslipError:
-    """The error for a failed write, with the remedy for its cause."""
-    remedy = "Choose another place."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "Free some space, or choose another place."
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = "Check the permissions of the folder, or choose another place."
-    return CallslipError(f"cannot write to {target}: {error.strerror or error}", remedy)
-
-
 def _replace_index(
     target: Path, about: Mapping[str, Any], save: Save, rows: Iterable[tuple[NewRow, bool]]
 ) -> dict[str, Any]:
@@ -159,7 +147,7 @@ def _write_into(
     name = f"store-{index[:8]}.sqlite"
     count = sqlite_store.create(folder / name, index, rows)
     seal = {**_sealed(folder / name), "version": 1}
-    files = write_generation(folder, generation, save, np.arange(1, count + 1))
+    files = write_generation(folder, generation, save, Numbers([1], [count]) if count else Numbers())
     manifest = {
         "callslip": "index",
         "format": FORMAT,
@@ -176,14 +164,14 @@ def _write_into(
     return manifest
 
 
-def write_generation(folder: Path, number: int, save: Save, sequence: np.ndarray) -> dict[str, dict[str, Any]]:
+def write_generation(folder: Path, number: int, save: Save, sequence: Numbers) -> dict[str, dict[str, Any]]:
     """Write and sync the files of a new generation; returns their manifest entries."""
     place = folder / generation_name(number)
     if place.exists():
         durable.system.remove(place)  # an unfinished generation
     with durable.new_folder(place) as draft:
         save(draft)
-        durable.write(draft / SEQUENCE, durable.array(np.asarray(sequence, np.int64)))
+        durable.write(draft / SEQUENCE, durable.array(sequence.array()))
         files = sorted(p for p in draft.rglob("*") if p.is_file())
         mode = (draft / SEQUENCE).stat().st_mode & 0o777  # some libraries create files that only their owner can read
         for path in files:
@@ -227,6 +215,13 @@ def check_writable(target: str | Path) -> None:
         raise CallslipError(f"{target} is a folder with other files in it", "Choose a new or empty folder.")
     if target.exists() and not target.is_dir():
         raise CallslipError(f"{target} is a file", "Choose a folder.")
+    place = next(folder for folder in (target, *target.absolute().parents) if folder.is_dir())
+    try:
+        draft = place / f"{durable.DRAFT}{uuid.uuid4().hex}"
+        draft.mkdir()
+        draft.rmdir()
+    except OSError as error:
+        raise durable.not_written(target, error) from None
 
 
 def read_manifest(folder: str | Path, verify: bool = True) -> dict[str, Any]:
@@ -309,7 +304,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         if wait:
-            raise not_written(folder, error) from None
+            raise durable.not_written(folder, error) from None
         yield False  # a read-only folder has no writers, and nothing can be cleaned up
         return
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from callslip.errors import CallslipError, IndexCorrupt
-from callslip.runtime import consent
+from callslip.runtime import consent, durable
 from callslip.runtime.versions import versions
 from callslip.storage import folder as folders
+from callslip.storage.numbers import Numbers, read_numbers
 from callslip.storage.rows import NewRow, Store
 from callslip.storage.sqlite_store import SqliteStore, accept_loss, sha256_of
 
@@ -27,7 +26,7 @@ class Home:
         self._held: int | None = None
         self._take(manifest, verify)
         self.store = open_store(path, manifest)
-        if len(self.sequence) and self.sequence[-1] > int(self.store.facts()["last"]):
+        if self.sequence.last() > int(self.store.facts()["last"]):
             raise IndexCorrupt(self.snapshot / folders.SEQUENCE, "it has rows that the store never had")
 
     def _take(self, manifest: dict[str, Any], verify: bool = False) -> None:
@@ -37,7 +36,7 @@ class Home:
         self._held, self.manifest, self.snapshot = held, manifest, snapshot
         if verify:  # after `hold`, so that nobody removes the files meanwhile
             folders.verify_files(self.path, manifest)
-        self.sequence = read_sequence(snapshot / folders.SEQUENCE)
+        self.sequence = read_numbers(snapshot / folders.SEQUENCE)
         self.version = int(manifest["version"])
         """The version of the store that the snapshot was taken of."""
 
@@ -80,9 +79,7 @@ class Home:
         """Change the store; when this returns, the change is on disk."""
         return self.store.commit(add, delete)
 
-    def write_generation(
-        self, save: folders.Save, sequence: np.ndarray, version: int, *, revised: bool = False
-    ) -> None:
+    def write_generation(self, save: folders.Save, sequence: Numbers, version: int, *, revised: bool = False) -> None:
         """Write a new generation with `save`, a snapshot of `version` of the store; then delete what it makes
         redundant. `revised` if it holds more than the changes in the store, so that every reader has to open it. The
         caller must hold the folder's lock (`folders.locked`)."""
@@ -99,10 +96,10 @@ class Home:
             folders.write_manifest(self.path, manifest)
             self._take(manifest)
             if not self.store.shared:
-                self.store.purge(version, sequence.tolist(), number if revised else None)
+                self.store.purge(version, sequence, number if revised else None)
                 self.seal()
         except OSError as error:
-            failed = folders.not_written(self.path, error)
+            failed = durable.not_written(self.path, error)
             raise CallslipError(
                 f"{self.path}: the new generation could not be written: {error.strerror}",
                 f"The previous one is still in place. {failed.remedy}",
@@ -140,18 +137,6 @@ def accept_loss_of(path: str | Path) -> int:
         raise CallslipError(f"{path} keeps its documents in PostgreSQL", "Restore the database from its own backup.")
     with folders.locked(path):
         return accept_loss(path / described["file"])
-
-
-def read_sequence(path: Path) -> np.ndarray:
-    """The store's number of each row of a generation, in ascending order."""
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a wrong length allocates nothing
-        whole = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.int64
-    except (ValueError, EOFError, SyntaxError, OverflowError, TypeError) as error:
-        raise IndexCorrupt(path, f"is not an array of row numbers ({error})") from None
-    if not whole or (len(found) and found[0] < 1) or (np.diff(found) <= 0).any():
-        raise IndexCorrupt(path, "the numbers of rows do not rise")
-    return np.array(found)
 
 
 def open_store(path: Path, manifest: Mapping[str, Any]) -> Store:

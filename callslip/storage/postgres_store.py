@@ -29,6 +29,7 @@ from callslip.storage.rows import (
     encoded,
     facts_digest,
     missing,
+    updated,
 )
 
 try:
@@ -69,6 +70,8 @@ _OUTLINE = (
     f"SELECT seq, doc_id, metadata, digest = substring(sha256({_DIGESTED}) from 1 for {DIGEST}) "
     "FROM callslip_documents WHERE index = %s"
 )
+_COPY = f"COPY callslip_documents (index, {COLUMNS}) FROM STDIN (FORMAT BINARY)"
+_TYPES = ["text", *["int8"] * 3, *["text"] * 5, "bytea", "bytea"]
 _INSERT = f"INSERT INTO callslip_documents (index, {COLUMNS}) VALUES ({', '.join(['%s'] * 11)})"
 
 
@@ -92,10 +95,12 @@ def create(address: str, index: str, rows: Iterable[tuple[Row, bytes | None]], f
         with psycopg.connect(check_address(address)) as connection, connection.cursor() as cursor:
             cursor.execute(SCHEMA)
             cursor.execute("DELETE FROM callslip_documents WHERE index = %s", (index,))
-            for row, parts in rows:
-                *texts, _ = encoded(NewRow(row.document, row.code))
-                known = digest(row.seq, row.added, row.deleted, *texts)  # type: ignore[arg-type]
-                cursor.execute(_INSERT, (index, row.seq, row.added, row.deleted, *texts, parts, known))
+            with cursor.copy(_COPY) as copy:  # binary: an order of magnitude faster than one INSERT a row
+                copy.set_types(_TYPES)
+                for row, parts in rows:
+                    *texts, _ = encoded(NewRow(row.document, row.code))
+                    known = digest(row.seq, row.added, row.deleted, *texts)  # type: ignore[arg-type]
+                    copy.write_row((index, row.seq, row.added, row.deleted, *texts, parts, known))
             _set_facts(cursor, index, facts)
     except (psycopg.Error, ValueError) as error:
         raise CallslipError(f"the database did not take the documents: {error}", _HELP) from None
@@ -185,16 +190,32 @@ class PostgresStore:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # one state for all queries
             facts: dict[str, str] = dict(connection.execute(_FACTS, (self.index,)).fetchall())
             new = f"{_SELECT} AND added > %s AND deleted IS NULL ORDER BY seq"
-            old = "SELECT seq, doc_id FROM callslip_documents WHERE index = %s AND deleted > %s"
+            old = "SELECT seq, doc_id, added, deleted FROM callslip_documents WHERE index = %s AND deleted > %s"
             given = (self.index, since)
             return facts, connection.execute(new, given).fetchall(), connection.execute(old, given).fetchall()
 
         facts, added, gone = self._ask(look)
-        return Changes(int(facts["version"]), int(facts["purged"]), [self._row(row) for row in added], gone)
+        rows, left = [self._row(row) for row in added], [row[:2] for row in gone]
+        return Changes(int(facts["version"]), int(facts["purged"]), rows, left, updated=updated(gone, rows))
 
     def deleted(self) -> list[int]:
-        question = "SELECT seq FROM callslip_documents WHERE index = %s AND deleted IS NOT NULL"
-        return [seq for (seq,) in self._ask(lambda c: c.execute(question, (self.index,)).fetchall())]
+        return [seq for seq, _ in self.deleted_names()]
+
+    def deleted_names(self, until: int | None = None) -> list[tuple[int, str]]:
+        question = "SELECT seq, doc_id FROM callslip_documents WHERE index = %s AND deleted <= %s"
+        given = (self.index, 2**62 if until is None else until)
+        return self._ask(lambda c: c.execute(question, given).fetchall())
+
+    def numbers_of(self, doc_id: str, version: int) -> list[int]:
+        """`seq` of the document with this doc_id; then of those with it that were deleted after `version`."""
+        live = f"{_SELECT_TEXT} AND doc_id = %s AND deleted IS NULL"
+        late = f"{_SELECT_TEXT} AND deleted > %s AND doc_id = %s"
+
+        def look(connection: psycopg.Connection) -> list[Any]:
+            found = connection.execute(live, (self.index, doc_id)).fetchall()
+            return found + connection.execute(late, (self.index, version, doc_id)).fetchall()
+
+        return [self._row(values).seq for values in self._ask(look)]
 
     def read(self, seqs: Sequence[int]) -> list[Document]:
         """Documents by `seq`; `Gone` if one of them has been deleted, by any process."""
@@ -230,7 +251,7 @@ class PostgresStore:
     def _page(self, question: str, last: int) -> list[Any]:
         return self._ask(lambda connection: connection.execute(question, (self.index, last)).fetchall())
 
-    def purge(self, version: int, keep: Sequence[int], generation: int | None = None) -> None:
+    def purge(self, version: int, keep: Iterable[int], generation: int | None = None) -> None:
         """Deletes nothing: another machine's snapshot may be older than ours."""
 
     def verify(self) -> None:

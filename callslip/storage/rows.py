@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from callslip.corpus.documents import ID_CHARACTERS, NO_METADATA, Document
 from callslip.errors import BadSetting, CallslipError, IndexCorrupt, closest
+from callslip.storage.numbers import Numbers
 
 DIGEST = 16
 """Length of a digest in bytes."""
@@ -59,6 +60,25 @@ class Changes:
     """`seq` and doc_id of deleted documents."""
     generation: int = 0
     """Readers of an earlier generation must read the present one: it holds more than the documents' changes."""
+    updated: frozenset[int] = frozenset()
+    """`seq` of the deleted documents that updates have replaced by one that is still there."""
+
+
+def updated(gone: Iterable[tuple[int, str, int, int]], added: Iterable[Row]) -> frozenset[int]:
+    """Which of the deleted rows (seq, doc_id, added, deleted) were replaced by updates: an update deletes and adds in
+    one version. A document that was deleted, and added again later, is another one."""
+    gone, until = list(gone), {}
+    for row in added:
+        until[row.document.doc_id, row.added] = 0
+    for _, doc_id, since, deleted in gone:
+        until[doc_id, since] = deleted
+
+    def replaced(doc_id: str, version: int) -> bool:
+        while version and (doc_id, version) in until:
+            version = until[doc_id, version]
+        return version == 0
+
+    return frozenset(seq for seq, doc_id, _, deleted in gone if replaced(doc_id, deleted))
 
 
 class Gone(CallslipError):
@@ -92,10 +112,12 @@ class Store(Protocol):
     def commit(self, add: Sequence[NewRow], delete: Sequence[str] = ()) -> int: ...
     def changes(self, since: int) -> Changes: ...
     def deleted(self) -> list[int]: ...
+    def deleted_names(self, until: int | None = None) -> list[tuple[int, str]]: ...
+    def numbers_of(self, doc_id: str, version: int) -> list[int]: ...
     def read(self, seqs: Sequence[int]) -> list[Document]: ...
     def rows(self) -> Any: ...
     def outline(self) -> Any: ...
-    def purge(self, version: int, keep: Sequence[int], generation: int | None = None) -> None: ...
+    def purge(self, version: int, keep: Iterable[int], generation: int | None = None) -> None: ...
     def verify(self) -> None: ...
     def close(self) -> None: ...
 
@@ -203,6 +225,7 @@ def missing(doc_id: str, known: Collection[str] = ()) -> CallslipError:
     )
 
 
+@runtime_checkable
 class Documents(Protocol):
     """Documents by row number, in the order in which they were added."""
 
@@ -222,6 +245,10 @@ class MemoryDocuments:
     def __len__(self) -> int:
         return len(self._documents)
 
+    def extend(self, documents: Sequence[Document]) -> None:
+        """Take more documents after the present ones."""
+        self._documents.extend(documents)
+
     def __iter__(self) -> Iterator[Document]:
         return iter(self._documents)
 
@@ -238,8 +265,12 @@ class MemoryDocuments:
 class StoredDocuments:
     """Documents read from a store on demand. `sequence` holds the store's number of each row, in ascending order."""
 
-    def __init__(self, store: Store, sequence: np.ndarray) -> None:
-        self.store, self.sequence = store, sequence
+    def __init__(self, store: Store, sequence: Numbers) -> None:
+        self.store, self.sequence = store, sequence.copy()
+
+    def extend(self, numbers: Iterable[int]) -> None:
+        """Take more documents of the store after the present ones, by their numbers."""
+        self.sequence.extend(numbers)
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -249,7 +280,7 @@ class StoredDocuments:
 
     def rows(self, rows: Sequence[int]) -> list[Document]:
         try:
-            return self.store.read([int(self.sequence[row]) for row in rows])
+            return self.store.read(self.sequence.of_rows(rows).tolist())
         except IndexError:
             raise IndexCorrupt(self.store.place, "the snapshot has rows that it gives no number of the store") from None
 
@@ -266,7 +297,7 @@ class StoredDocuments:
         """The value of each of our rows; `no` if the row was deleted and has been purged from the store."""
         stored = iter(rows)
         row = next(stored, None)
-        for wanted in self.sequence.tolist():
+        for wanted in self.sequence:
             while row is not None and seq(row) < wanted:
                 row = next(stored, None)
             yield value(row) if row is not None and seq(row) == wanted else no

@@ -37,6 +37,7 @@ from callslip.storage.rows import (
     encoded,
     facts_digest,
     missing,
+    updated,
 )
 
 FORMAT = "1"
@@ -217,20 +218,37 @@ class SqliteStore:
         """The changes after version `since`."""
         with self._reading():
             facts = self.facts()
+            # `+` keeps SQLite from walking the whole table in the order of `seq`: few rows were added since.
             added = self._reader.execute(
-                f"{_SELECT} WHERE added > ? AND deleted IS NULL ORDER BY seq", (since,)
+                f"{_SELECT} WHERE added > ? AND deleted IS NULL ORDER BY +seq", (since,)
             ).fetchall()
-            gone = self._reader.execute("SELECT seq, doc_id FROM documents WHERE deleted > ?", (since,)).fetchall()
+            question = "SELECT seq, doc_id, added, deleted FROM documents WHERE deleted > ?"
+            gone = self._reader.execute(question, (since,)).fetchall()
             made, purged, generation = int(facts["version"]), int(facts["purged"]), int(facts.get("generation", 0))
-            return Changes(made, purged, [decoded(row) for row in added], gone, generation)
+            rows = [decoded(row) for row in added]
+            return Changes(made, purged, rows, [row[:2] for row in gone], generation, updated(gone, rows))
 
     def deleted(self) -> list[int]:
         """`seq` of every deleted document that has not been purged."""
+        return [seq for seq, _ in self.deleted_names()]
+
+    def deleted_names(self, until: int | None = None) -> list[tuple[int, str]]:
+        """`seq` and doc_id of every document deleted up to version `until`, or at all, that has not been purged."""
         with self._reading():
             found = self._reader.execute(f"{_SELECT_TEXT} WHERE deleted IS NOT NULL").fetchall()
             for values in found:
                 checked(values)
-            return [values[0] for values in found]
+            return [(values[0], values[3]) for values in found if until is None or values[2] <= until]
+
+    def numbers_of(self, doc_id: str, version: int) -> list[int]:
+        """`seq` of the document with this doc_id; then of those with it that were deleted after `version`."""
+        with self._reading():
+            found = self._reader.execute(f"{_SELECT_TEXT} WHERE doc_id = ? AND deleted IS NULL", (doc_id,)).fetchall()
+            late = f"{_SELECT_TEXT} WHERE deleted > ? AND doc_id = ?"
+            found += self._reader.execute(late, (version, doc_id)).fetchall()
+            for values in found:
+                checked(values)
+        return [values[0] for values in found]
 
     def read(self, seqs: Sequence[int]) -> list[Document]:
         """Documents by `seq`; `Gone` if one of them has been deleted, by any process."""
@@ -282,7 +300,7 @@ class SqliteStore:
             yield from page
             last = page[-1][0]
 
-    def purge(self, version: int, keep: Sequence[int], generation: int | None = None) -> None:
+    def purge(self, version: int, keep: Iterable[int], generation: int | None = None) -> None:
         """Delete what a snapshot of `version` makes redundant: documents deleted by then, and parts.
 
         Rows in `keep` stay, deleted or not. Readers behind `version` must read the snapshot; if a `generation` is

@@ -20,23 +20,28 @@ def steps(count: int, batch_size: int) -> int:
     return -(-count // batch_size)
 
 
-def parts(batch: Any, size: int | None) -> list[tuple[Any, float]]:
-    """A batch in parts of at most `size` examples, each with its share of them; the whole if `size` is None.
-
-    A batch is an array, or a tuple of arrays of the same length.
-    """
-    if size is None:
-        return [(batch, 1.0)]
+def size(batch: Any) -> int:
+    """Number of examples of a batch: an array, or a tuple of arrays of the same length."""
     arrays = batch if isinstance(batch, tuple) else (batch,)
-    count = len(arrays[0])
-    if any(len(array) != count for array in arrays):
+    if any(len(array) != len(arrays[0]) for array in arrays):
         raise ValueError(f"a batch of arrays of different lengths: {[len(array) for array in arrays]}")
-    if count <= size:
+    return len(arrays[0])
+
+
+def cut(batch: Any, some: slice) -> Any:
+    """Some examples of a batch."""
+    return tuple(array[some] for array in batch) if isinstance(batch, tuple) else batch[some]
+
+
+def parts(batch: Any, most: int | None) -> list[tuple[Any, float]]:
+    """A batch in parts of at most `most` examples, each with its share of them; the whole if it is None."""
+    if most is None:
         return [(batch, 1.0)]
-    cuts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-    cut_up = [tuple(array[cut] for array in arrays) for cut in cuts]
-    shares = [(cut.stop - cut.start) / count for cut in cuts]
-    return list(zip(cut_up if isinstance(batch, tuple) else [some[0] for some in cut_up], shares))
+    count = size(batch)
+    if count <= most:
+        return [(batch, 1.0)]
+    cuts = [slice(start, min(start + most, count)) for start in range(0, count, most)]
+    return [(cut(batch, some), (some.stop - some.start) / count) for some in cuts]
 
 
 def by_length(lengths: np.ndarray, batch_size: int, seed: int, epoch: int, window: int = 32) -> Iterator[np.ndarray]:

@@ -9,7 +9,8 @@ checkpoint is a subfolder that is synced before it is renamed to its final name,
     kept-NAME/                      arrays stored by `remember`
 
 A fit is a sequence of phases and intermediate results. A resumed fit runs the same sequence: finished phases restore
-their weights, their part of the log, and the RNG state at their end.
+their weights, their part of the log, and the RNG state at their end. Of several processes of a training, the first one
+writes and all of them read.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from callslip.errors import CallslipError, TrainingStopped
 from callslip.runtime import durable
 from callslip.runtime.process import outside_imports
 from callslip.runtime.versions import versions
+from callslip.training import ranks
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -100,14 +102,23 @@ class Checkpoints:
 
     def claim(self, method: str, settings: Mapping[str, Any], corpus: Mapping[str, Any]) -> None:
         """Begin a fit: resume the fit in the folder if it is the same one, or clear the folder for a new one."""
-        ours = {"method": method, "settings": dict(settings), "corpus": dict(corpus), "versions": _versions()}
+        world = ranks.current()
+        ours: dict[str, Any] = {"method": method, "settings": dict(settings), "corpus": dict(corpus)}
+        ours |= {"versions": _versions(), "processes": world.count}
         ours = json.loads(json.dumps(ours))  # as JSON reads it back, with lists for tuples
         self._phases, self._claimed, self._afresh = set(), True, False
         self._began, self._before = time.perf_counter(), 0.0
         if self.resume and self.exist():
             self._check_same(ours)
-            durable.remove_drafts(self.folder)
             self._check_again()
+        if world.first:
+            self._take(ours)
+        world.wait()
+
+    def _take(self, ours: dict[str, Any]) -> None:
+        """Make the folder ours."""
+        if self.resume and self.exist():
+            durable.remove_drafts(self.folder)
             if self.again is not None:
                 durable.replace(self.folder / RUN, _json(ours))
             return
@@ -120,9 +131,8 @@ class Checkpoints:
             durable.remove_drafts(self.folder)
             durable.replace(self.folder / RUN, _json(ours))
         except OSError as error:
-            raise CallslipError(
-                f"cannot save checkpoints in {self.folder}: {error.strerror}", "Free some space, or do without."
-            ) from None
+            remedy = "Choose another place, or do without checkpoints: --no-checkpoints."
+            raise durable.not_written(self.folder, error, remedy) from None
 
     def remove(self) -> None:
         """Delete the checkpoints after the index has been saved. `run.json` is deleted last, so an interrupted deletion
@@ -146,13 +156,20 @@ class Checkpoints:
     def _check_same(self, ours: dict[str, Any]) -> None:
         path = self.folder / RUN
         try:
-            theirs = json.loads(path.read_bytes())
+            theirs = {"processes": 1} | json.loads(path.read_bytes())
             free = set() if self.again is None else {"settings"}
             differ = [
                 _difference(key, theirs[key], ours[key]) for key in ours.keys() - free if theirs[key] != ours[key]
             ]
         except (ValueError, KeyError, TypeError):
             raise CallslipError(f"{path} cannot be read", f"Delete {self.folder} and start again.") from None
+        if theirs["processes"] != ours["processes"]:
+            raise CallslipError(
+                f"the training in {self.folder} runs on {_processes(theirs['processes'])}, and this is "
+                f"{_processes(ours['processes'])}",
+                f"Resume it on {_processes(theirs['processes'])} (torchrun --nproc-per-node, --nnodes), or delete "
+                f"{self.folder} and start again.",
+            )
         if differ:
             raise CallslipError(
                 f"the checkpoints in {self.folder} belong to another fit: {'; '.join(differ)}",
@@ -177,6 +194,8 @@ class Checkpoints:
         from callslip.training.states import chance_now
 
         self._check_claimed()
+        if not ranks.current().first:
+            return
         contents = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
         self._save(self.folder / f"kept-{_slug(name)}", {"arrays": save(contents), "chance": chance_now()}, {})
 
@@ -191,11 +210,12 @@ class Checkpoints:
         from callslip.training.states import set_chance
 
         self._check_claimed()
-        place = self.folder / f"kept-{_slug(name)}"
-        if self._afresh or self._taken_up(place) is None:
-            return None
-        set_chance((place / "chance.safetensors").read_bytes())
-        return load((place / "arrays.safetensors").read_bytes())
+        place, held = self.folder / f"kept-{_slug(name)}", None
+        if not self._afresh and self._taken_up(place) is not None:
+            set_chance((place / "chance.safetensors").read_bytes())
+            held = load((place / "arrays.safetensors").read_bytes())
+        ranks.current().wait()  # rank 0 must not write what others have not looked for yet
+        return held
 
     # Phases.
 
@@ -206,8 +226,10 @@ class Checkpoints:
             raise ValueError(f"duplicate phase {phase!r}: the phases of a fit need unique names")
         self._phases.add(phase)
         self._afresh = self._afresh or self._is_again(phase)
-        for save in self._saves(phase) if self._afresh else ():
-            durable.system.remove(save)
+        if self._afresh and ranks.current().first:
+            for save in self._saves(phase):
+                durable.system.remove(save)
+        ranks.current().wait()
 
     def latest(self, phase: str) -> tuple[Path, dict[str, Any]] | None:
         """The latest intact checkpoint of a phase, and its position. Corrupt checkpoints are skipped."""
@@ -248,10 +270,7 @@ class Checkpoints:
                 told = {"phase": phase, "spent": round(self.spent(), 3), "files": entries, "position": dict(position)}
                 durable.write(draft / POSITION, _json(told))
         except OSError as error:
-            raise CallslipError(
-                f"the checkpoint {place} could not be written: {error.strerror}",
-                "Free some space and resume: earlier checkpoints are intact.",
-            ) from None
+            raise durable.not_written(place, error, "Then resume: earlier checkpoints are intact.") from None
 
     def _check_claimed(self) -> None:
         if not self._claimed:
@@ -309,6 +328,10 @@ def _difference(key: str, theirs: Any, ours: Any) -> str:
         )  # fmt: skip
     names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
     return ", ".join(f"{name} {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names)
+
+
+def _processes(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes"
 
 
 def _alike(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:

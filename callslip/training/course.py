@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from callslip.errors import TrainingStopped
-from callslip.training import states
+from callslip.training import ranks, states
 from callslip.training.checkpoints import Clock
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import torch
     from torch import Tensor, nn
@@ -85,19 +88,21 @@ class Course:
         self.optimizer, self.generators = optimizer, generators
         self.position = Position()
         self._chance: bytes | None = None
-        if checkpoints is None:
-            return
-        checkpoints.enter(phase)
-        self._clock = Clock(checkpoints.every)
-        found = checkpoints.latest(phase)
-        if found is None:
-            return
-        place, position = found
+        if checkpoints is not None:
+            checkpoints.enter(phase)
+            self._clock = Clock(checkpoints.every)
+            found = checkpoints.latest(phase)
+            if found is not None:
+                self._resume(*found)
+        # This also waits: rank 0 must not save or remove what others still read.
+        ranks.current().agree(f"{phase}: checkpoint and weights", self.position.step, self.position.finished, module)
+
+    def _resume(self, place: Path, position: Mapping[str, Any]) -> None:
         self.position = Position(**position)
         self._chance = (place / "chance.safetensors").read_bytes()
-        states.set_weights(module, (place / "weights.safetensors").read_bytes())
-        if not self.position.finished and optimizer is not None:
-            states.set_optimizer(optimizer, (place / "optimizer.safetensors").read_bytes())
+        states.set_weights(self.module, (place / "weights.safetensors").read_bytes())
+        if not self.position.finished and self.optimizer is not None:
+            states.set_optimizer(self.optimizer, (place / "optimizer.safetensors").read_bytes())
 
     def __enter__(self) -> Self:
         if self.checkpoints is not None:
@@ -120,7 +125,7 @@ class Course:
         """Save if a checkpoint is due, and stop if requested."""
         if self.checkpoints is None:
             return
-        asked = self.checkpoints.stop.signal is not None
+        asked = ranks.current().any(self.checkpoints.stop.signal is not None)
         if self._clock.due() or asked:
             self._save()
         if asked:
@@ -129,11 +134,12 @@ class Course:
     def finish(self) -> None:
         """Save the end of the phase, or restore the RNG state of an end that was saved before."""
         self._set_chance()
+        ranks.current().agree(f"{self.phase}: the trained weights", self.module)
         if self.checkpoints is None or self.position.finished:
             return
         self.position.finished = True
         self._save()
-        if self.checkpoints.stop.signal is not None:
+        if ranks.current().any(self.checkpoints.stop.signal is not None):
             self._stop()
 
     def _set_chance(self) -> None:
@@ -144,6 +150,8 @@ class Course:
     def _save(self) -> None:
         assert self.checkpoints is not None
         at = self.position
+        if not ranks.current().first:
+            return
         if at.bad or not states.all_finite(self.module):
             return  # do not replace the last good checkpoint
         files = {"weights": states.weights_of(self.module), "chance": states.chance_now(self.generators)}
@@ -153,8 +161,8 @@ class Course:
         self.checkpoints.save(self.phase, at.step, files, dataclasses.asdict(at) | {"seconds": spent})
 
     def _stop(self) -> None:
-        assert self.checkpoints is not None and self.checkpoints.stop.signal is not None
+        assert self.checkpoints is not None
         raise TrainingStopped(
             f"{self.phase} was stopped after step {self.position.step} and saved in {self.checkpoints.folder}",
-            signal=self.checkpoints.stop.signal,
+            signal=self.checkpoints.stop.signal or signal.SIGTERM,  # another rank was asked
         )

@@ -6,10 +6,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from callslip.corpus.documents import Corpus, Query
+
+ENOUGH = 30
+"""Judged queries from which weights are fitted; fewer say too little."""
 TEMPERATURE = 8.0
 """Factor between weights of a convex fusion, which add up to about 1, and log-probabilities."""
 CONFIDENCE = 1.0
 """Weight of the prior, in queries: the weights leave it as evidence comes in."""
+
+
+def judged_queries(corpus: Corpus, most: int, seed: int = 0) -> tuple[list[Query], list[dict[int, int]]]:
+    """The train queries with a text and an answer, a random sample of at most `most`, and the grades of their answers
+    by row."""
+    queries, judgements = corpus.split("train")
+    asked = [qid for qid, query in queries.items() if query.text and any(g > 0 for g in judgements[qid].values())]
+    if len(asked) > most:
+        picked = np.random.default_rng(seed).choice(len(asked), most, replace=False)
+        asked = [asked[number] for number in np.sort(picked)]
+    row_of = corpus.rows_of({doc_id for qid in asked for doc_id in judgements[qid]})
+    graded = [{row_of[d]: grade for d, grade in judgements[qid].items() if grade > 0 and d in row_of} for qid in asked]
+    return [queries[qid] for qid in asked], graded
 
 
 def listwise_loss(

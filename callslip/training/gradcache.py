@@ -7,7 +7,8 @@ of each chunk is saved and restored, so that dropout and noise are the same both
 
     states = in_chunks(model.memory, tokens, 32)      instead of model.memory(tokens)
 
-The representations can be used like any other tensors: `backward` does the rest.
+The representations can be used like any other tensors: `backward` does the rest. In a training of several processes
+each encodes a share of the batch, in chunks, and the representations are gathered.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from callslip.training import ranks
+
 Encode = Callable[..., Any]
 """Inputs of a chunk -> its representations: a tensor [b, …], or a tuple of them."""
 
@@ -31,12 +34,21 @@ def in_chunks(encode: Encode, inputs: Any, size: int | None) -> Any:
     state. Its parameters receive their gradients directly: call `backward`, not `torch.autograd.grad`.
     """
     parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    if size is None or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         return encode(*parts)
-    count = len(parts[0])
+    count, world = len(parts[0]), ranks.current()
     if any(len(part) != count for part in parts):
         raise ValueError(f"inputs of different lengths: {[len(part) for part in parts]}")
-    if count <= size:
+    if world.divides(count):
+        own = tuple(part[world.slice_of(count)] for part in parts)
+        with world.own_share():
+            found = in_chunks(encode, own, size)
+        if isinstance(found, Tensor):
+            return world.gathered(found, count)
+        if isinstance(found, tuple):
+            return tuple(world.gathered(one, count) for one in found)
+        # States of an encoder, padded to the longest text of a share: every rank encodes the whole batch.
+    if size is None or count <= size:
         return encode(*parts)
     chunks = [tuple(part[start : start + size] for part in parts) for start in range(0, count, size)]
     # A tensor that requires a gradient makes autograd call `backward`, although no input does.

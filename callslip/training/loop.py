@@ -2,7 +2,7 @@
 
 Two ways to train on batches that do not fit into memory: an objective that is a mean over the examples of a batch has
 its gradients accumulated over micro-batches, by the loop; one that compares the examples of a batch encodes them with
-`gradcache.in_chunks`.
+`gradcache.in_chunks`. The same two divide a batch among several processes: see `ranks`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from callslip.errors import BadSetting, TrainingFailed
 from callslip.runtime import progress
 from callslip.training import batches as sampling
+from callslip.training import ranks
 from callslip.training.course import Course
 from callslip.training.memory import autocast as autocast_on
 
@@ -64,6 +65,7 @@ def train(
     schedule: Schedule = "cosine",
     clip: float = 1.0,
     micro_batch: int | None = None,
+    by_example: bool = False,
     autocast: bool = False,
     phase: str = "training",
     log: TrainingLog | None = None,
@@ -74,20 +76,16 @@ def train(
 ) -> TrainingLog:
     """Train the module's parameters with AdamW. `batches(epoch)` returns the epoch's batches.
 
-    The learning rate has a linear warm-up over the given share of all steps, followed by the schedule (`decay=False`:
-    constant). `share` maps a parameter's name to a factor on its learning rate; `weight_decay` may also be a function
-    of the name. `micro_batch` is for objectives that are means over the examples of a batch. A step with a non-finite
-    loss is skipped and counted; the third in a row ends the training, with the weights of the last good step.
-
-    With `checkpoints`, an interrupted phase resumes at its next step, with bit-identical results; `batches` must then
-    depend only on the epoch, and `generators` lists the NumPy generators used by `batches` or the objective. State that
-    `after_epoch` needs in later epochs must be stored with `remember`.
+    The learning rate warms up over a share of all steps, then follows the schedule (`decay=False`: constant). `share`
+    maps a parameter's name to a factor on its learning rate; `weight_decay` may be a function of it. `by_example` (or a
+    `micro_batch`): the objective is a mean over examples, which ranks may divide. Steps with a non-finite loss are
+    skipped; the third in a row ends the training. With `checkpoints` a phase resumes at its next step, bit for bit, if
+    `batches` depends on the epoch alone, NumPy's `generators` are listed, and what `after_epoch` needs is remembered.
     """
     log = log if log is not None else TrainingLog()
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    parameters, watched = list(named.values()), ""
+    parameters, watched, total = list(named.values()), "", max(1, epochs * steps_per_epoch)
     optimizer = torch.optim.AdamW(_groups(named, share, weight_decay), lr=learning_rate) if epochs else None
-    total = max(1, epochs * steps_per_epoch)
     with Course(checkpoints, phase, module, optimizer, generators) as course, progress.bar() as display:
         at, skipped = course.position, log.skipped_steps
         log.add_earlier(at.records, at.skipped)
@@ -95,9 +93,11 @@ def train(
         module.train()
         for epoch in range(at.epoch, 0 if at.finished else epochs):
             for batch in course.rest_of(batches(epoch)):
-                done, parts = at.step / total, sampling.parts(batch, micro_batch)
+                done = at.step / total
                 at.rate = learning_rate * rate_factor(done, warmup, schedule if decay else "constant")
-                terms = _gradients(objective, parts, done, parameters, autocast)
+                with _share(batch, by_example, micro_batch) as parts:
+                    own = _gradients(objective, parts, done, parameters, autocast)
+                terms = _averaged(own, parameters)
                 at.count_step(terms if _step(optimizer, parameters, terms, at.rate, clip) else None)
                 log.skipped_steps = skipped + at.skipped
                 _give_up_after(at.bad, phase, epoch, terms)
@@ -124,6 +124,28 @@ def alone(module: nn.Module, part: nn.Module) -> Iterator[None]:
     finally:
         for parameter in fixed:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def _share(batch: Any, by_example: bool, micro_batch: int | None) -> Iterator[list[Any]]:
+    """The parts of a batch that this rank computes, with their weights. Gradients are averaged over the ranks, so the
+    weights of a share are multiplied by their number."""
+    world, count = ranks.current(), sampling.size(batch) if by_example or micro_batch is not None else 0
+    if not world.divides(count):
+        yield sampling.parts(batch, micro_batch)
+        return
+    own = world.slice_of(count)
+    weight = (own.stop - own.start) * world.count / count
+    with world.own_share():
+        yield [(part, weight * each) for part, each in sampling.parts(sampling.cut(batch, own), micro_batch)]
+
+
+def _averaged(terms: Mapping[str, Tensor], parameters: list[nn.Parameter]) -> dict[str, Tensor]:
+    """The terms of the whole batch, and its gradients, of those that each rank has of its share."""
+    whole = ranks.current().average_terms(terms)
+    if _finite(whole):  # on every rank or on none
+        ranks.current().average_gradients(parameters)
+    return whole
 
 
 def _groups(
@@ -186,7 +208,7 @@ def _step(
 ) -> bool:
     """One step along the accumulated gradient; False, without a step, if the loss or gradient is not finite."""
     assert optimizer is not None
-    if not torch.isfinite(torch.stack(list(terms.values())).sum()):
+    if not _finite(terms):
         return False
     if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
         return False
@@ -194,6 +216,10 @@ def _step(
         group["lr"] = rate * group["share"]
     optimizer.step()
     return True
+
+
+def _finite(terms: Mapping[str, Tensor]) -> bool:
+    return bool(torch.isfinite(torch.stack(list(terms.values())).sum()))
 
 
 def _give_up_after(bad: int, phase: str, epoch: int, terms: Mapping[str, Tensor]) -> None:

@@ -92,7 +92,7 @@ def test_an_index_of_given_codes_and_vectors(data, tmp_path):
         (["codes", "DATA", "--vectors", "nowhere.npy"], "nowhere.npy"),
         (["fit", "DATA", "-o", "OUT", "--codes", "nowhere.csv"], "nowhere.csv"),
         (["fit", "DATA", "-o", "OUT", "-m", "dense", "--vectors", "DATA/queries.npy", *SCRATCH], "80 vectors for 40"),
-        (["fit", "DATA", "-o", "OUT", "-m", "dense", "--codes", "x.csv"], "codes_from"),
+        (["fit", "DATA", "-o", "OUT", "-m", "dense", "--codes", "x.csv"], "takes no codes"),
     ],
 )
 def test_mistakes_are_named(data, tmp_path, arguments, said):

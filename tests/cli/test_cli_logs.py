@@ -47,10 +47,12 @@ def test_a_history_and_a_user_are_queries(index):
     assert done.exit_code == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["query"] == "soap-2,soap-3" and len(answer["hits"]) == 3
-    done = run("search", index, "--user", "u7", "-k", 5, "--json", "--exclude-history")
+    done = run("search", index, "--user", "u7", "-k", 5, "--json")
     answer = json.loads(done.stdout)
     had = answer["query"].split(",")
     assert len(had) >= 7 and not set(had) & {hit["doc_id"] for hit in answer["hits"]}
+    done = run("search", index, "--user", "u7", "-k", 48, "--json", "--keep-history")
+    assert set(had) <= {hit["doc_id"] for hit in json.loads(done.stdout)["hits"]}
     done = run("search", index, "--history", "soap-2,soap-3", "--explain")
     assert "because" in done.stdout
 
@@ -73,7 +75,7 @@ def test_mistakes_name_their_remedy(index, arguments, problem, remedy):
 
 def test_evaluation_says_whether_histories_were_left_out(index, data, tmp_path):
     figures = {}
-    for option, words in (("--keep-history", "including"), ("--exclude-history", "except")):
+    for option, words in (("--keep-history", "may be among the hits"), ("--exclude-history", "left out")):
         path = tmp_path / "report.json"
         arguments = ["evaluate", index, data / "log.inter", "--items", data / "items.jsonl", "--json", path, option]
         done = run(*arguments)

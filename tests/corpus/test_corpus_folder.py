@@ -89,32 +89,42 @@ def test_folder_paths_titles_and_what_is_left_alone(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfPlain text.\r\n")
     (tmp_path / "b.PNG").write_bytes(b"\xff\xff")
     (tmp_path / "empty.txt").write_text(" \n")
-    assert load_corpus(tmp_path).documents == [
-        Document("a.txt#1", "Plain text.", "a"),
-        Document("sub/g.md#1", "Before all headings.", "The guide"),
-        Document("sub/g.md#2", "Lead.", "The guide"),
-        Document("sub/g.md#3", "Run it:\n\n```sh\n# not a heading\npip install x\n```", "The guide > Install"),
-        Document("sub/g.md#4", "Text under deep.", "The guide > Settings > Deep"),
-        Document("sub/g.md#5", "", "The guide > Other"),
+    for file in (tmp_path / "a.txt", tmp_path / "sub" / "g.md"):
+        os.utime(file, (86_400 * 365, 86_400 * 365))
+    plain = {"path": "a.txt", "folder": ".", "type": "txt", "date": "1971-01-01"}
+    guide = {"path": "sub/g.md", "folder": "sub", "type": "md", "date": "1971-01-01"}
+    code = "Run it:\n\n```sh\n# not a heading\npip install x\n```"
+    corpus = load_corpus(tmp_path)
+    assert corpus.documents == [
+        Document("a.txt#1", "Plain text.", "a", plain),
+        Document("sub/g.md#1", "Before all headings.", "The guide", guide),
+        Document("sub/g.md#2", "Lead.", "The guide", guide),
+        Document("sub/g.md#3", code, "The guide > Install", guide),
+        Document("sub/g.md#4", "Text under deep.", "The guide > Settings > Deep", guide),
+        Document("sub/g.md#5", "", "The guide > Other", guide),
+    ]
+    assert corpus.files.lines() == [
+        "read 2 files, skipped 2",
+        "  1 skipped, image: .png 1",
+        "  1 skipped, empty: empty.txt",
     ]
     assert load_corpus(tmp_path / "a.txt").doc_ids == ["a.txt#1"]
 
 
-def test_bad_files_are_refused_with_their_line_or_skipped(tmp_path):
+def test_binary_files_are_skipped_and_unreadable_ones_refused(tmp_path):
     (tmp_path / "good.txt").write_text("good")
     bad = tmp_path / "bad.txt"
-    for content, line in ((b"one\ntwo \xe9", 2), (b"one\n\n\x00", 3)):
-        bad.write_bytes(content)
-        with pytest.raises(BadInput) as refusal:
-            load_corpus(tmp_path)
-        assert (refusal.value.path, refusal.value.line) == (str(bad), line)
-        corpus = load_corpus(tmp_path, skip_bad=True)
-        assert corpus.doc_ids == ["good.txt#1"]
-        assert corpus.skipped.count == 1
+    bad.write_bytes(b"one\n\n\x00")
+    corpus = load_corpus(tmp_path)
+    assert corpus.doc_ids == ["good.txt#1"]
+    assert corpus.files.groups["binary, whatever its suffix says"].names == ["bad.txt"]
+    with pytest.raises(BadInput, match=r"bad\.txt: not read: binary"):
+        load_corpus(bad)  # alone there is nothing else to read
     bad.unlink()
     (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere.md")
     with pytest.raises(BadInput, match=r"gone\.md"):
         load_corpus(tmp_path)
+    assert load_corpus(tmp_path, skip_bad=True).skipped.count == 1
 
 
 def test_a_file_name_that_is_not_utf8(tmp_path):
@@ -129,8 +139,8 @@ def test_a_file_name_that_is_not_utf8(tmp_path):
 
 
 def test_a_folder_with_nothing_to_read(tmp_path):
-    (tmp_path / "x.pdf").write_bytes(b"x")
-    with pytest.raises(BadInput, match="no readable file"):
+    (tmp_path / "x.png").write_bytes(b"x")
+    with pytest.raises(BadInput, match="no file with text in this folder"):
         load_corpus(tmp_path)
     (tmp_path / "x.txt").write_bytes(b"")
     with pytest.raises(BadInput, match="empty"):

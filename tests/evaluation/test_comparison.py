@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -14,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip.errors import BadSetting, UnknownName
-from callslip.evaluation.comparison import Comparison, duration
+from callslip.evaluation.comparison import Comparison
 from callslip.evaluation.plot import axis, dot_plot
 from callslip.evaluation.report import Report, evaluate_run
 from callslip.evaluation.significance import holm, paired_test
+from callslip.runtime.progress import duration
 
 QUERIES = [f"q{i}" for i in range(60)]
 JUDGEMENTS = {qid: {f"a{qid}": 1} for qid in QUERIES}
@@ -224,3 +228,41 @@ def test_narrow_terminals_get_whole_figures() -> None:
             assert all(f"{figure.mean:.4f}" in rows[0] for figure in report.measures.values())
         assert sum(line.strip().startswith("system ") for line in text.splitlines()) == tables
         assert max(map(len, text.splitlines())) <= width
+
+
+def test_csv_has_a_row_per_system_and_measure() -> None:
+    reports = REPORTS | {
+        "tuned": dataclasses.replace(REPORTS["dense"], changed_settings={"beam": 5, "parts": ["a", "b"]})
+    }
+    comparison = Comparison(reports, controls=["bm25"])
+    rows = list(csv.DictReader(io.StringIO(comparison.to_csv())))
+    assert [(row["system"], row["measure"]) for row in rows] == [
+        (n, m) for n in comparison.table for m in comparison.measures
+    ]
+    for row in rows:
+        cell = comparison.table[row["system"]][row["measure"]]
+        assert float(row["mean"]) == cell.mean and float(row["high"]) == cell.high
+        assert row["p_corrected"] == ("" if cell.p_corrected is None else str(cell.p_corrected))
+        assert row["control"] == str(int(row["system"] == "bm25"))
+        assert row["settings"] == ("beam=5, parts=a,b" if row["system"] == "tuned" else "")
+
+
+def test_latex_has_a_row_per_system_and_escapes_names() -> None:
+    comparison = Comparison({"bm25": REPORTS["bm25"], "a_b&c": REPORTS["dsi-semantic"]})
+    lines = comparison.to_latex().splitlines()
+    assert lines[-1] == r"\end{tabular}" and r"\toprule" in lines
+    columns = len(re.fullmatch(r"\\begin\{tabular\}\{l(r+)\}", lines[lines.index(r"\toprule") - 1])[1])  # type: ignore[index]
+    row = next(line for line in lines if line.startswith(r"a\_b\&c"))
+    best = comparison.table["a_b&c"]["RR@10"]
+    assert best.best and rf"\textbf{{{best.mean:.4f}}}$^{{\blacktriangle}}$" in row
+    assert row.replace(r"\&", "").count("&") == columns and row.endswith(r"\\")
+
+
+def test_changed_settings_and_cached_vectors_are_noted() -> None:
+    report = dataclasses.replace(REPORTS["dense"], changed_settings={"beam": 5})
+    report.timings = {**report.timings, "cached_texts": 1200}
+    comparison = Comparison({"bm25": REPORTS["bm25"], "one": report, "two": report})
+    notes = list(comparison.notes())
+    assert "settings of one, two: beam=5" in notes
+    assert any("up to 1,200 texts came from the cache" in note for note in notes)
+    assert comparison.extras()["fit"]["one"].endswith("*") and not comparison.extras()["fit"]["bm25"].endswith("*")

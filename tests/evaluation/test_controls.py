@@ -145,13 +145,13 @@ def test_the_controls_of_a_corpus(small_corpus):
     unjudged = Corpus(small_corpus.documents, small_corpus.queries, {"test": small_corpus.judgements["test"]})
     assert api.controls_for(unjudged, "test") == ["bm25", "dense", "hybrid", "dsi-random"]
     logged = api.controls_for(small_log(), "test")
-    assert logged == ["popularity", "item-knn", "dsi-random"]
+    assert logged == ["popularity", "item-knn", "seqrules", "transitions", "dsi-random"]
     assert all(make(name).could_read(histories=True) for name in logged)
 
 
 def test_a_control_that_the_settings_silence_is_left_out():
     table = api.compare(small_log(), ["popularity"], settings={"queries": "text"}, measures="R@5")
-    assert list(table.reports) == table.controls == ["popularity", "item-knn"]
+    assert list(table.reports) == table.controls == ["popularity", "item-knn", "seqrules", "transitions"]
 
 
 def test_settings_reach_the_parts_of_a_hybrid_that_stands_alone(small_corpus):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from callslip import api
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import BadSetting
 from callslip.filters.filter import Filter, group_by_filter, parse_where
+from callslip.filters.globs import Glob
 from callslip.filters.masks import KEPT
 from callslip.filters.ranges import Range
 from callslip.index.retriever import Retriever
@@ -32,6 +34,7 @@ nested = st.sampled_from([{"x": 1}, {"x": 1.0}, {"x": 1, "y": 2}, {"y": 2, "x": 
 numeric_ranges = st.sampled_from(
     [Range(0, 1), Range(low=1), Range(high=2**60), Range(0.5, 0.5), Range(2**60 + 1), Range(-5, 2020)]
 )
+globs = st.text("ab01.*", max_size=4).map(Glob)
 date_ranges = st.sampled_from(
     [Range("2020-01", "2020-01-31"), Range(high="2020-01"), Range("2020-01-31"), Range("2020-02")]
 )
@@ -47,7 +50,7 @@ metadata = st.fixed_dictionaries(
 )
 conditions = st.one_of(
     st.just({}),
-    st.fixed_dictionaries({"plain": one_or_more(st.one_of(plain, numeric_ranges))}),
+    st.fixed_dictionaries({"plain": one_or_more(st.one_of(plain, numeric_ranges, globs))}),
     st.fixed_dictionaries({"date": one_or_more(st.one_of(dates, date_ranges))}),
     st.fixed_dictionaries({"nested": one_or_more(nested)}),
     st.fixed_dictionaries({"plain": one_or_more(plain), "date": date_ranges}),
@@ -103,6 +106,23 @@ def test_the_indexed_mask_is_the_plain_walk(made, asked, data):
     index.add([Document(str(n), "new", "", m) for n, m in enumerate(data.draw(st.lists(metadata)), start=len(made))])
     for filter in asked:
         check_against_the_walk(index, filter)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text("ab/*[?]", max_size=8), st.text("ab/*[?]", max_size=8))
+def test_globs_match_as_fnmatch_does(pattern, text):
+    """Only * is special: fnmatch is told so."""
+    escaped = pattern.replace("[", "[[]").replace("?", "[?]")
+    assert Glob(pattern).matches(text) == fnmatch.fnmatchcase(text, escaped)
+
+
+def test_globs_on_the_command_line():
+    made = parse_where(["path=docs/*,README*", "type!=p*f", "year=2018..2022"])
+    assert made.where == {"path": [Glob("docs/*"), Glob("README*")], "year": [Range(2018, 2022)]}
+    assert made.where_not == {"type": [Glob("p*f")]}
+    paths = ["docs/a.md", "docs/sub/b.md", "README.md", "src/docs/c.md"]
+    index = Bare().fit(Corpus([Document(p, "text", "", {"path": p, "type": p[-2:], "year": 2020}) for p in paths]))
+    assert index.rows.mask(made).tolist() == [True, True, True, False]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -178,6 +198,8 @@ def test_documents_are_read_once_and_never_for_what_the_index_knows(small_corpus
         assert mask.sum() == 1
     index.delete(["music/1"])
     assert index.rows.mask(Filter(where={"topic": "music"})).sum() == 9
+    index.add([Document("music/new", "", "", {"topic": "music"})])  # it alone is indexed
+    assert index.rows.mask(Filter(where={"topic": "music"})).sum() == 10
     with pytest.raises(BadSetting, match="no document has"):
         index.rows.mask(Filter(where={"topics": "music"}))
 

@@ -202,3 +202,11 @@ class TestDoctor:
 def test_one_code_for_everything_is_ill_however_small_the_code_space():
     figures = measure(np.zeros((50, 2), dtype=np.int32))
     assert verdict(diagnose(figures)) == "ill"
+
+
+def test_a_capacity_of_many_digits_is_rounded_in_reports():
+    figures = measure(np.array([[255] * 96, [0] * 96]))
+    assert figures.capacity == 256**96 and figures.to_dict()["capacity"] == float(256**96)
+    assert len(str(figures.to_dict()["capacity"])) < 25
+    assert measure(np.array([[255] * 200])).to_dict()["capacity"] == 1e300
+    assert measure(np.array([[3, 3]])).to_dict()["capacity"] == 16

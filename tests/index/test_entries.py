@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callslip.index import entries as module
 from callslip.index.entries import Entries
 
 LENGTH = 4
@@ -93,3 +96,42 @@ def test_saved_entries_are_the_same(given_):
         np.testing.assert_array_equal(opened, again.open(table, 2))
         np.testing.assert_array_equal(entries.scores(table, opened), again.scores(table, opened))
         np.testing.assert_array_equal(entries.codes_of_rows(documents), again.codes_of_rows(documents))
+
+
+@given(some_entries(), st.integers(1, 12), st.data())
+def test_layers_are_searched_as_one_table(given_, wanted, data):
+    """Entries that were added one by one are found, with the same scores, as if they had been sorted together."""
+    codes, scales, owners, tree, documents = given_
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=documents, max_size=documents)))
+    mask = data.draw(st.sampled_from([None, mask]))
+    cuts = sorted({0, *data.draw(st.sets(st.integers(1, len(codes)))), len(codes)})
+    whole, table = Entries(codes, scales, owners, tree), table_of(3)
+    layered = Entries(codes[: cuts[1]], scales[: cuts[1]], owners[: cuts[1]], tree)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SMALL", data.draw(st.integers(0, 3)))
+        patch.setattr(module, "LARGE", data.draw(st.integers(0, 6)))
+        for start, end in itertools.pairwise(cuts[1:]):
+            layered = layered.with_more(codes[start:end], scales[start:end], owners[start:end])
+    for many in (wanted, None):
+        one, other = whole.open(table, many, mask), layered.open(table, many, mask)
+        rows, best = whole.best_of_rows(one, whole.scores(table, one))
+        same_rows, same_best = layered.best_of_rows(other, layered.scores(table, other))
+        np.testing.assert_array_equal(rows, same_rows)
+        np.testing.assert_array_equal(best, same_best)
+    every = np.arange(documents)
+    np.testing.assert_array_equal(whole.scores_of_rows(table, every), layered.scores_of_rows(table, every))
+    np.testing.assert_array_equal(whole.codes_of_rows(documents), layered.codes_of_rows(documents))
+    assert len(layered.one_layer().layers) == 1
+    np.testing.assert_array_equal(whole.codes, layered.one_layer().codes)
+
+
+def test_additions_leave_the_first_layer_alone_and_are_in_few_layers():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (6000, LENGTH)).astype(np.uint8)
+    scales = np.ones(6000, np.float16)
+    entries = Entries(codes[:1000], scales[:1000], np.arange(1000), 2)
+    first = entries.layers[0]
+    for at in range(1000, 6000):
+        entries = entries.with_more(codes[at : at + 1], scales[at : at + 1], np.array([at]))
+    assert entries.layers[0] is first and 1 < len(entries.layers) <= 6
+    np.testing.assert_array_equal(entries.codes_of_rows(6000), codes)

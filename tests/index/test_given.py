@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import callslip
+from callslip.cli import app, register
 from callslip.encoders import load_encoder
 from callslip.encoders.given import GivenVectors, given_vectors
 from callslip.errors import BadInput, BadSetting, CallslipError, Unsupported
@@ -105,11 +107,31 @@ def test_added_documents_need_vectors_of_their_own(small_corpus, vectors, query_
     given = {"vectors": vectors, "query_vectors": query_vectors}
     callslip.fit(small_corpus, "dense", tmp_path / "i", **given).close()
     new = callslip.Document("new", "violin")
-    with pytest.raises(Unsupported):
+    with pytest.raises(Unsupported, match="the document 'new' has no vector") as refused:
         callslip.load(tmp_path / "i").add([new])
+    assert "--vectors FILE" in refused.value.remedy
     index = callslip.load(tmp_path / "i", vectors={"new": vectors[7]}, query_vectors={"same": vectors[7]})
     index.add([new])
     assert {hit.doc_id for hit in index.search(callslip.Query("same", ""), 2)} == {small_corpus.doc_ids[7], "new"}
+
+
+def test_the_command_line_adds_documents_with_vectors(small_corpus, vectors, query_vectors, tmp_path):
+    given = {"vectors": vectors, "query_vectors": query_vectors}
+    callslip.fit(small_corpus, "tied-residual", tmp_path / "i", **given).close()
+    (tmp_path / "new.jsonl").write_text('{"_id": "new", "text": "violin"}\n')
+    np.save(tmp_path / "new.npy", vectors[7:8])
+    register()
+    done = CliRunner().invoke(app, ["add", str(tmp_path / "i"), str(tmp_path / "new.jsonl")])
+    assert isinstance(done.exception, Unsupported) and "--vectors FILE" in done.exception.remedy
+    more = ["--vectors", str(tmp_path / "new.npy")]
+    done = CliRunner().invoke(app, ["add", str(tmp_path / "i"), str(tmp_path / "new.jsonl"), *more])
+    assert done.exit_code == 0, done.output
+    index = callslip.load(tmp_path / "i", query_vectors={"same": vectors[7]})
+    assert "new" in index.search(callslip.Query("same", ""), 2).doc_ids
+    with pytest.raises(Unsupported, match="no encoder for the queries") as refused:
+        callslip.learn(index, [("a question", "new")])
+    assert "query_vectors=CALLABLE" in refused.value.remedy  # the command has no option that would help
+    callslip.learn(callslip.load(tmp_path / "i", query_vectors=lambda texts: vectors[: len(texts)]), [("a", "new")])
 
 
 def test_documents_without_texts(vectors, query_vectors, small_corpus):

@@ -34,7 +34,7 @@ BASE: dict[str, Any] = {
     "encoder": "scratch", "width": 4, "length": 2, "seed": 7, "batch_size": 48, "epochs": 3, "learning_rate": 4e-3,
     "weight_decay": 0.03, "decoder_width": 24, "decoder_layers": 3, "decoder_heads": 6, "dropout": 0.25, "noise": 0.3,
     "beam": 5, "history_width": 12, "history_layers": 1, "history_heads": 3, "history_dropout": 0.15,
-    "history_length": 4, "ranker_weight": 0.4, "ranker_negatives": 11, "item_decay": 0.7,
+    "history_length": 4, "ranker_weight": 0.4, "ranker_negatives": 11, "item_decay": 0.7, "start": "none",
 }  # fmt: skip
 """No value is a default, so that a setting that is ignored shows."""
 
@@ -259,7 +259,7 @@ def test_hits_are_ranked_as_asked(planned, on, ranking, explain):
     values = {"beam": 99, "ranking": ranking, "similarity_weight": 2.5, "history_weight": 2.5}
     values |= {"history_weight": 9.0} if on == "texts" else {"similarity_weight": 9.0}
     made = planned(on, **values)
-    hits = made.index.search(ASKED[on], k=99, explain=explain)
+    hits = made.index.search(ASKED[on], k=99, explain=explain, keep_history=True)
     expected = search_naively(made, ASKED[on], RANKINGS[ranking])
     assert hits.scores == pytest.approx([score for _, score in expected], abs=1e-3)
     assert hits.doc_ids == [doc_id for doc_id, _ in expected]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -440,7 +439,8 @@ def test_words_are_printed(index, tmp_path):
     shown = run.invoke(app, ["search", str(tmp_path / "index"), "violin music0", "-k", "1", "--explain"])
     assert f"[{words}]" in shown.output
     first = hit.why["words"][0]
-    assert json.dumps(first) in shown.output and first["word"] == index.vocabulary[hit.code[0]]
+    line = f"{first['word']} (query {first['query']:.2f}, document {first['document']:.2f})"
+    assert line in shown.output and first["word"] == index.vocabulary[hit.code[0]]
     looked = run.invoke(app, ["inspect", str(tmp_path / "index")])
     assert looked.exit_code == 0
     weights = index.weights[index.row_of()[index.identifiers.doc_ids[0]]]

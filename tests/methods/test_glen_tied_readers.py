@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_spies import Spies
+from training_spies import Spies, found, weights
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
@@ -62,15 +62,6 @@ def fitted(few, tiny):
         return make(method, {name: tiny.get(str(value), value) for name, value in values.items()})
 
     return SimpleNamespace(new=new, index=functools.cache(lambda method, reader: new(method, reader).fit(few)))
-
-
-def weights(index: Any) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in index.model.state_dict().items()}
-
-
-def found(index: Any, corpus: Corpus) -> list[list[tuple[str, float]]]:
-    queries = list(corpus.queries.values())[:4]
-    return [[(hit.doc_id, round(hit.score, 3)) for hit in hits] for hits in index.search_batch(queries, k=5)]
 
 
 @pytest.mark.parametrize(("method", "reader"), PAIRS)

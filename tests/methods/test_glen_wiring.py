@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from reference import glen as plain
-from small_t5 import save_small_t5
 from training_spies import Phase, plan, without_steps
 
 from callslip.corpus.documents import Document, Pair
@@ -87,8 +86,9 @@ def common_prefix(one, other) -> int:
     return same.index(False) if False in same else len(same)
 
 
-def test_every_setting_is_named_in_this_file():
-    source = Path(__file__).read_text(encoding="utf-8")
+def test_every_setting_is_named_in_this_file_or_that_of_training_sizes():
+    files = [Path(__file__), Path(__file__).with_name("test_training_sizes.py")]
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
     names = [setting.name for setting in describe(GLENSettings)]
     assert [name for name in names if f"{name}=" not in source and f'"{name}"' not in source] == []
 
@@ -902,20 +902,6 @@ def test_the_schedule_and_the_warm_up_reach_both_phases(small_corpus):
     values = {"encoder": "scratch", "length": 2, "epochs": 1, "keyword_epochs": 1, "schedule": "linear", "warmup": 0.25}
     phases = plan("glen", small_corpus, values).phases.values()
     assert [(phase.more["schedule"], phase.more["warmup"]) for phase in phases] == [("linear", 0.25)] * 2
-
-
-def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpus, tmp_path, spy):
-    words = sorted({word.strip(".,") for document in small_corpus for word in document.content.split()})
-    checkpoint = str(save_small_t5(tmp_path, words, dropout_rate=0.0))
-    values = {"seq2seq": checkpoint, "epochs": 1, "batch_size": 32, "length": 3, "keyword_epochs": 0}
-    calls, found = spy(training, "in_chunks"), []
-    for saved in ({}, {"micro_batch": 5}, {"save_memory": "activations"}):
-        index = make("glen", TOKENS | values | {"learning_rate": 1e-4} | saved).fit(small_corpus)
-        found.append(torch.cat([parameter.detach().flatten() for parameter in index.model.parameters()]))
-        assert index.model.t5.is_gradient_checkpointing == ("save_memory" in saved)
-    assert {call["size"] for call in calls} == {None, 5}
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)
 
 
 def test_the_states_of_an_encoder_are_refused():

@@ -11,6 +11,7 @@ from reference import recommenders as naive
 from small_log import small_log
 
 from callslip.api import load
+from callslip.corpus.documents import Query
 from callslip.corpus.sequences import Sequences
 from callslip.decoders.histories import HistoryEncoder, ItemTable
 from callslip.errors import BadSetting
@@ -19,6 +20,8 @@ from callslip.methods import make
 from callslip.methods.deep_retrieval import chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
 from callslip.methods.sasrec import next_items
+from callslip.methods.seqrules import SeqRules, SeqRulesSettings, rules
+from callslip.methods.transitions import Transitions, TransitionsSettings, steps, walks
 
 logs = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=6)
 
@@ -56,13 +59,65 @@ def test_only_the_nearest_are_kept(items, count):
 
 def test_item_knn_says_because_of_what_and_refuses_nonsense():
     index = make("item-knn").fit(small_log())
-    from callslip.corpus.documents import Query
-
     for hit in index.search(Query("q", "", ("soap-2", "tea-3")), k=5, explain=True):
         assert sum(hit.why["because"].values()) == pytest.approx(hit.score, abs=1e-5)
         assert set(hit.why["because"]) <= {"soap-2", "tea-3"}
     with pytest.raises(BadSetting, match="decay"):
         ItemKNNSettings(decay=0)
+
+
+HISTORIES = [np.array([0, 3, 3, 6]), np.zeros(0, np.int64), np.array([2])]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    items=logs,
+    gap=st.sampled_from([0.5, 1.0]),
+    back=st.sampled_from([0.0, 0.3, 1.0]),
+    powers=st.tuples(*[st.sampled_from([0.0, 0.2, 1.0])] * 3),
+    window=st.sampled_from([1, 2, 50]),
+)
+def test_sequential_rules_are_those_of_a_plain_loop(items, gap, back, powers, window):
+    a, b, c = powers
+    chosen = SeqRulesSettings(
+        gap=gap, back=back, window=window, user_power=a, popularity_power=b, neighbour_power=c, decay=0.5
+    )
+    index = SeqRules(chosen)
+    index.rules = rules(of(items), 7, chosen)
+    counts = [max(1, sum(some.count(item) for some in items)) for item in range(7)]
+    plain = naive.rules(items, 7, gap, back, a, window)
+    plain = [[plain[i][j] * counts[i] ** -b * counts[j] ** -c for j in range(7)] for i in range(7)]
+    assert index.rules.toarray() == pytest.approx(np.array(plain), abs=1e-9)
+    for history, scores in zip(HISTORIES, index.scores(HISTORIES), strict=True):
+        assert scores == pytest.approx(naive.knn_scores(plain, history.tolist(), 0.5), abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    items=logs,
+    back=st.sampled_from([0.0, 0.3]),
+    smoothing=st.sampled_from([0.0, 2.0]),
+    hops=st.integers(1, 3),
+    continuation=st.sampled_from([0.5, 1.0]),
+)
+def test_a_walk_over_transitions_is_that_of_a_plain_loop(items, back, smoothing, hops, continuation):
+    chosen = TransitionsSettings(back=back, smoothing=smoothing, hops=hops, continuation=continuation, decay=0.5)
+    index = Transitions(chosen)
+    index.walks = walks(steps(of(items), 7, chosen), chosen)
+    pairs = naive.rules(items, 7, 1.0, back, 0.0, 1)
+    plain = [[weight / max(sum(row) + smoothing, 1e-12) for weight in row] for row in pairs]
+    for history, scores in zip(HISTORIES, index.scores(HISTORIES), strict=True):
+        assert scores == pytest.approx(naive.walk(plain, history.tolist(), 0.5, hops, continuation), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["seqrules", "transitions"])
+def test_counting_says_because_of_what_and_refuses_nonsense(name):
+    index = make(name).fit(small_log())
+    for hit in index.search(Query("q", "", ("soap-2", "tea-3")), k=5, explain=True):
+        assert sum(hit.why["because"].values()) == pytest.approx(hit.score, abs=1e-5)
+        assert hit.why["because"]
+    with pytest.raises(BadSetting, match="decay"):
+        make(name, {"decay": 0})
 
 
 def test_every_place_of_a_history_is_trained_against_the_next_item():

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from reference import tied_atomic as reference
-from small_t5 import save_small_t5
 from training_spies import Phase, plan, without_steps
 
 from callslip import api
@@ -74,8 +73,9 @@ def bm25_scores(corpus, texts) -> np.ndarray:
     return np.stack(list(words.scores_of(texts)))
 
 
-def test_every_setting_is_named_in_this_file():
-    source = Path(__file__).read_text(encoding="utf-8")
+def test_every_setting_is_named_in_this_file_or_that_of_training_sizes():
+    files = [Path(__file__), Path(__file__).with_name("test_training_sizes.py")]
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
     names = [setting.name for setting in describe(TiedAtomicSettings)]
     assert [name for name in names if f"{name}=" not in source and f'"{name}"' not in source] == []
 
@@ -529,20 +529,6 @@ def test_the_schedule_and_the_warm_up_reach_the_training(small_corpus):
     values = SMALL | {"epochs": 1, "schedule": "linear", "warmup": 0.25}
     (phase,) = plan("tied-atomic", small_corpus, values).phases.values()
     assert (phase.more["schedule"], phase.more["warmup"]) == ("linear", 0.25)
-
-
-def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpus, tmp_path, spy):
-    words = sorted({word.strip(".,") for document in small_corpus for word in document.content.split()})
-    checkpoint = str(save_small_t5(tmp_path, words, dropout_rate=0.0))
-    values = {"seq2seq": checkpoint, "epochs": 1, "batch_size": 32, "products": "dot", "temperature": 1.0}
-    calls, found = spy(training, "in_chunks"), []
-    for saved in ({}, {"micro_batch": 5}, {"save_memory": "activations"}):
-        index = make("tied-atomic", TOKENS | values | {"learning_rate": 1e-4} | saved).fit(small_corpus)
-        found.append(torch.cat([parameter.detach().flatten() for parameter in index.model.parameters()]))
-        assert index.model.t5.is_gradient_checkpointing == ("save_memory" in saved)
-    assert {call["size"] for call in calls} == {None, 5}
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)
 
 
 def test_the_states_of_an_encoder_are_refused():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import callslip
 from callslip import api
-from callslip.corpus.documents import Corpus, Document
+from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.filters.filter import Filter
 from callslip.methods import make
@@ -218,6 +218,60 @@ def test_an_updated_document_keeps_its_queries(path):
     assert api.load(path).search(STRANGE)[0].title == "new"
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_deleted_document_that_is_added_again_is_another(path, compacted):
+    index, other = api.load(path), api.load(path)
+    wanted = last(index)
+    callslip.learn(index, [(STRANGE, wanted)])
+    other.search(STRANGE)
+    index.delete([wanted])
+    if compacted:
+        index.compact()
+    index.add([Document(wanted, "Something else altogether.", "new")])
+    for found in (index, other, api.load(path)):  # the second sees both changes at once
+        assert not any("earlier_query" in hit.why for hit in found.search(STRANGE, k=40, explain=True))
+
+
+def test_updates_that_are_seen_at_once_are_followed_one_by_one(path):
+    index, other = api.load(path), api.load(path)
+    wanted = last(index)
+    callslip.learn(index, [(STRANGE, wanted)])
+    other.search(STRANGE)
+    for number in range(3):
+        index.update([Document(wanted, "Something else altogether.", f"new {number}")])
+    for found in (index, other, api.load(path)):
+        assert found.search(STRANGE)[0].title == "new 2"
+
+
+def test_a_hybrid_says_what_to_do():
+    index = make("bm25+tied-residual", {"tied-residual.encoder": "scratch"}).fit(Corpus(DOCUMENTS))
+    with pytest.raises(Unsupported, match=r"a hybrid .* cannot learn") as refused:
+        callslip.learn(index, [(STRANGE, "otter/river")])
+    assert "--method tied-residual" in refused.value.remedy
+
+
+def test_queries_that_were_learned_are_noted_in_an_evaluation(path):
+    index, corpus = api.load(path), Corpus(DOCUMENTS)
+    corpus.queries = {"1": Query("1", "Who ate  my sandwich"), "2": Query("2", "salmon")}
+    corpus.judgements = {"test": {"1": {"otter/river": 1}, "2": {"salmon/river": 1}}}
+    notes = api.evaluate(index, corpus).notes
+    assert not any("learned" in note for note in notes)
+    callslip.learn(index, [(STRANGE, "otter/river")])
+    noted = "1 of 2 queries of this split has been learned: the index was told the answers."
+    assert noted in api.evaluate(index, corpus).notes
+    assert noted not in api.evaluate(index.adjust({"memory": False}), corpus).notes
+
+
+def test_no_codes_are_strange_where_no_model_writes_them(path):
+    index = api.load(path)
+    index.add([Document("new", "Lanterns float over the lake.")])
+    said = " ".join(index.drift().lines())
+    assert "1 of 21 documents came after training" in said and "bucket" not in said and "code" not in said
+    assert index.novelty() == {}
+    index.compact()
+    assert "bucket" not in " ".join(index.drift().lines())
+
+
 NAMES = [document.doc_id for document in DOCUMENTS[:5]]
 QUESTIONS = [f"riddle {letter * 3}" for letter in "wxyz"]
 step = st.one_of(
@@ -232,7 +286,7 @@ step = st.one_of(
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(step, max_size=8))
 def test_any_course_of_changes_is_that_of_a_dictionary(folder, tmp_path, planned):
-    """A document that was deleted is forgotten once the index is compacted; added again before, it is an update."""
+    """A document that was deleted is forgotten: one that is added later under the same name is another."""
     shutil.rmtree(tmp_path / "index", ignore_errors=True)
     index = api.load(shutil.copytree(folder, tmp_path / "index"))
     memory, alive = {question: set() for question in QUESTIONS}, set(index.row_of())
@@ -246,9 +300,9 @@ def test_any_course_of_changes_is_that_of_a_dictionary(folder, tmp_path, planned
         elif kind == "delete" and what[0] in alive:
             index.delete(what)
             alive.remove(what[0])
+            memory = {question: names - set(what) for question, names in memory.items()}
         elif kind == "compact":
             index.compact()
-            memory = {question: names & alive for question, names in memory.items()}
         elif kind == "open":
             index.close()
             index = api.load(tmp_path / "index")

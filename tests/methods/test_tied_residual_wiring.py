@@ -172,7 +172,7 @@ def test_a_sentence_is_asked_of_its_document_without_it(small_corpus, monkeypatc
     index = fit(blind(small_corpus), held_out=0)
     calls = spy(method.TiedResidual, "evidence")
     cached = spy(type(index.texts), "cached")
-    _, gains = weights.taken_sentences(index, blind(small_corpus))
+    gains = weights.taken_sentences(index, blind(small_corpus)).gains
     queries, rest = cached[0]["texts"], cached[1]["texts"]
     assert all(query not in text for query, text in zip(queries, rest, strict=True))
     assert len(calls) == len(gains) == 4 and all(call["entries"] is not index.entries for call in calls)

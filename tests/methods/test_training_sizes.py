@@ -3,12 +3,15 @@ and gradients stay the same."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
 from small_t5 import save_small_t5
 from training_spies import plan
+
+from callslip.methods import make
 
 BASE: dict[str, Any] = {
     "width": 4, "length": 2, "batch_size": 14, "epochs": 1, "decoder_width": 24, "decoder_layers": 1,
@@ -54,3 +57,25 @@ def test_a_big_batch_is_read_in_chunks_with_the_same_gradients(small_corpus, tmp
     assert found.keys() == expected.keys() and any("encoder" in name for name in found)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("glen", {"length": 3, "keyword_epochs": 0}),
+        ("tied-atomic", {"products": "dot", "temperature": 1.0}),
+    ],
+)
+def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpus, tmp_path, spy, method, values):
+    words = sorted({word.strip(".,") for document in small_corpus for word in document.content.split()})
+    values |= {"seq2seq": str(save_small_t5(tmp_path, words, dropout_rate=0.0)), "batch_size": 32, "epochs": 1}
+    values |= {"pseudo_queries": "title", "seq2seq_length": 9, "learning_rate": 1e-4}
+    training = importlib.import_module(f"callslip.methods.{method.replace('-', '_')}.training")
+    calls, found = spy(training, "in_chunks"), []
+    for saved in ({}, {"micro_batch": 5}, {"save_memory": "activations"}):
+        index = make(method, values | saved).fit(small_corpus)
+        found.append(torch.cat([parameter.detach().flatten() for parameter in index.model.parameters()]))
+        assert index.model.t5.is_gradient_checkpointing == ("save_memory" in saved)
+    assert {call["size"] for call in calls} == {None, 5}
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)

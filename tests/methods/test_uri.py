@@ -277,7 +277,9 @@ def test_every_level_is_watched_and_every_phase_is_there(fitted):
             record
         )
     assert "memory" not in records[0] and "memory" in records[3]
-    assert "ranking" in fitted("log").log.records[-1]  # the ranker of histories is trained with the decoder
+    *_, trained, start = fitted("log").log.records
+    assert "ranking" in trained  # the ranker of histories is trained with the decoder
+    assert start["phase"] == "trust beyond counts"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_items_learn_their_clusters_in_the_head_start(small_corpus, log):
 
 def share_found(index, log, k=5):
     queries, judgements = log.split("test")
-    hits = index.search_batch(list(queries.values()), k=k)
+    hits = index.search_batch(list(queries.values()), k=k, keep_history=True)  # users of this log walk in rings
     return np.mean([bool(set(h.doc_ids) & set(judgements[q])) for q, h in zip(queries, hits, strict=True)])
 
 

@@ -42,7 +42,7 @@ BASE: dict[str, Any] = {
     "width": 4, "length": 2, "level_epochs": 2, "level_steps": 23, "level_learning_rate": 2e-3, "head_start": 0.3,
     "commitment_weight": 0.5, "balance_weight": 0.7, "memory_weight": 0.3, "warmup_epochs": 4,
     "ranker_epochs": 6, "ranker_learning_rate": 3e-3, "random_negatives": 5, "hard_negatives": 2, "temperature": 0.1,
-    "ranker_weight": 0.4, "ranker_negatives": 11,
+    "ranker_weight": 0.4, "ranker_negatives": 11, "start": "none",
 }  # fmt: skip
 """No value is a default, so that a setting that is ignored shows; neither dropout nor noise, so that losses repeat."""
 

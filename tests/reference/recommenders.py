@@ -27,6 +27,32 @@ def knn_scores(near, history, decay):
     return scores
 
 
+def rules(sequences, count, gap, back, a, window):
+    """How often an item comes after another, by the distance in each user's sequence."""
+    found = [[0.0] * count for _ in range(count)]
+    for items in sequences:
+        for x, first in enumerate(items):
+            for y in range(x + 1, min(len(items), x + window + 1)):
+                second = items[y]
+                if first != second:
+                    weight = gap ** (y - x - 1) * len(items) ** -a
+                    found[first][second] += weight
+                    found[second][first] += back * weight
+    return found
+
+
+def walk(steps, history, decay, hops, continuation):
+    """Weighted visits of a walk that starts at the decayed items of a history."""
+    count = len(steps)
+    at, visits = [0.0] * count, [0.0] * count
+    for age, item in enumerate(reversed(history)):
+        at[item] += decay**age
+    for hop in range(hops):
+        at = [sum(at[i] * steps[i][j] for i in range(count)) for j in range(count)]
+        visits = [visit + continuation**hop * here for visit, here in zip(visits, at, strict=True)]
+    return visits
+
+
 def chosen_paths(weights, paths, order, penalty):
     """One item after the other takes the path of the largest gain; a path's cost is the cube of who is there."""
     there, found = {}, {}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from server.conftest import running
+from small_log import small_log
+from typer.testing import CliRunner
 
 from callslip import api
+from callslip.cli import app as cli
+from callslip.cli import register
 from callslip.filters.filter import Filter
 from callslip.filters.ranges import Range
+from callslip.methods import make
 
 
 def search(client, **body):
@@ -94,6 +102,24 @@ class TestSearch:
         assert beam.status_code == 400 and "beam" in beam.json()["error"]["message"]
         nowhere = anybody.post("/v1/search", json={"query": "nickel", "index": "../words"})
         assert nowhere.status_code == 404
+
+    def test_recommendations_leave_the_history_out_unless_it_is_kept(self, tmp_path):
+        index = make("item-knn").fit(small_log())
+        index.save(tmp_path / "log")
+        history = ["soap-2", "soap-3", "soap-4"]
+        with running([tmp_path / "log"]) as served, served.client() as client:
+            found = {kept: search(client, history=history, k=48, keep_history=kept)[0] for kept in (False, True)}
+            default = search(client, history=history, k=48)[0]
+            body = {"history": history, "k": 5, "doc_id": found[False]["hits"][0]["doc_id"]}
+            assert client.post("/v1/explain", json=body).json()["rank"] == 1  # as in the search
+            for hit in found[True]["hits"]:
+                if hit["doc_id"] in history:
+                    kept = body | {"doc_id": hit["doc_id"], "k": 48, "keep_history": True}
+                    assert client.post("/v1/explain", json=kept).json()["rank"] == hit["rank"]
+            own = client.post("/v1/explain", json=body | {"doc_id": history[0]}).json()
+            assert not own["found"] and "in the history" in own["verdict"]
+        ids = {kept: {hit["doc_id"] for hit in one["hits"]} for kept, one in found.items()}
+        assert ids[True] - ids[False] == set(history) and default == found[False]
 
     def test_texts_are_cut_as_asked(self, anybody):
         hit = search(anybody, query="nickel", k=1, characters=7)[0]["hits"][0]
@@ -189,6 +215,18 @@ class TestCodes:
     def test_words_are_those_that_tell_a_node_from_others(self, anybody):
         words = {word for child in anybody.get("/v1/codes").json()["children"] for word in child["words"]}
         assert words and not words & {"the", "nobody", "knows"}
+
+    def test_words_are_those_of_inspect(self, fitted_folder, tmp_path, small_corpus):
+        codes_of_vectors = tmp_path / "residual"
+        make("tied-residual", {"encoder": "scratch", "length": 4}).fit(small_corpus).save(codes_of_vectors)
+        register()
+        for path in (fitted_folder, codes_of_vectors):
+            said = CliRunner().invoke(cli, ["inspect", str(path), "--branches", "256", "--depth", "1"]).stdout
+            shown = dict(re.findall(r"^  (\d+)  [\d,]+ documents?: (.*)$", said, re.MULTILINE))
+            with running([path]) as served, served.client() as client:
+                children = client.get("/v1/codes", params={"limit": 256}).json()["children"]
+            told = {child["name"]: ", ".join(child["words"]) for child in children if child["token"] >= 0}
+            assert told == shown and all(told.values())
 
     def test_an_index_without_codes_says_so(self, anybody):
         for path in ("/v1/codes", "/v1/codes/documents"):

@@ -25,7 +25,7 @@ class Gated:
         self.go, self.began = threading.Semaphore(0), threading.Semaphore(0)
         self.batches = []
 
-    def search_batch(self, queries, k, filter, explain):
+    def search_batch(self, queries, k, filter, explain, *, keep_history):
         self.began.release()
         assert self.go.acquire(timeout=10)
         watch = observer.OBSERVER.get()

@@ -164,14 +164,33 @@ def changes() -> Iterator[tuple[str, Change]]:
         b'{"format": {"a": 1}}',
     ):
         yield f"manifest {text[:12]!r}", of_text(text)
-    yield "sequence of floats", of_array("sequence.npy", lambda a: a.astype(float))
-    yield "sequence of two dimensions", of_array("sequence.npy", lambda a: a[None])
-    yield "sequence that falls", of_array("sequence.npy", lambda a: a[::-1])
-    yield "sequence too short", of_array("sequence.npy", lambda a: a[:-3])
-    yield "sequence too long", of_array("sequence.npy", lambda a: np.arange(1, 2 * len(a)))
-    yield "sequence of others", of_array("sequence.npy", lambda a: a + 1000)
-    yield "sequence empty", of_array("sequence.npy", lambda a: a[:0])
-    yield "sequence negative", of_array("sequence.npy", lambda a: a - 100)
+    # The runs of a new index, and every number, as after many deletions.
+    for name, make in {
+        "of floats": lambda a: a.astype(float),
+        "of three dimensions": lambda a: a[None],
+        "of three columns": lambda a: np.hstack([a, a[:, :1]]),
+        "falls": lambda a: np.concatenate([a + np.array([[50, 0]]), a]),
+        "overlaps": lambda a: np.concatenate([a, a + np.array([[3, 0]])]),
+        "too short": lambda a: a - np.array([[0, 3]]),
+        "too long": lambda a: a + np.array([[0, 3]]),
+        "endless": lambda a: a + np.array([[0, 2**62]]),
+        "of others": lambda a: a + np.array([[1000, 0]]),
+        "negative": lambda a: a - np.array([[100, 0]]),
+        "of nothing": lambda a: a * np.array([[1, 0]]),
+    }.items():
+        yield f"runs {name}", of_array("sequence.npy", make)
+
+    def of_numbers(make: Callable[[np.ndarray], np.ndarray]) -> Change:
+        return of_array("sequence.npy", lambda runs: make(np.arange(1, 1 + runs[0, 1])))
+
+    yield "sequence of floats", of_numbers(lambda a: a.astype(float))
+    yield "sequence of two dimensions", of_numbers(lambda a: a[None])
+    yield "sequence that falls", of_numbers(lambda a: a[::-1])
+    yield "sequence too short", of_numbers(lambda a: a[:-3])
+    yield "sequence too long", of_numbers(lambda a: np.arange(1, 2 * len(a)))
+    yield "sequence of others", of_numbers(lambda a: a + 1000)
+    yield "sequence empty", of_numbers(lambda a: a[:0])
+    yield "sequence negative", of_numbers(lambda a: a - 100)
     yield "sequence no array", of_file("sequence.npy", lambda path: b"hello")
     yield "sequence huge", of_file("sequence.npy", lambda path: HUGE)
     yield "every array empty", of_array("*.npy", lambda a: a[:0])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callslip.corpus.documents import Document
 from callslip.errors import IndexCorrupt
+from callslip.storage.numbers import Numbers
 from callslip.storage.rows import MemoryDocuments, NewRow, StoredDocuments
 from callslip.storage.sqlite_store import SqliteStore, create
 
@@ -26,7 +26,7 @@ documents = st.lists(
 
 def stored(path: Path, made: list[Document]) -> StoredDocuments:
     create(path, "index", ((NewRow(document), True) for document in made))
-    return StoredDocuments(SqliteStore(path), np.arange(1, len(made) + 1))
+    return StoredDocuments(SqliteStore(path), Numbers.of(range(1, len(made) + 1)))
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from word_codes import WordCodes, code_of, make_index
 
 from callslip import api
 from callslip.corpus.documents import Document
+from callslip.storage.drift import Drift
 
 
 def test_figures_by_hand(tmp_path):
@@ -52,3 +55,15 @@ def test_documents_unlike_those_trained_on(tmp_path, monkeypatch):
     assert index.drift().unlike == pytest.approx(1 / 4)
     index.compact()
     assert index.drift().unlike == pytest.approx(1 / 4)
+
+
+def test_the_advice_does_not_contradict_the_figures():
+    """Few new documents are no reason to fit again, but if they are unlike the others, all is not well."""
+    few = Drift(documents=265, new=1, unlike=1.0, outside=1.0, bucket_trained=2.0, bucket_now=2.0)
+    assert few.reasons == []
+    assert "100.0% of the new ones are unlike any trained on (5 % would be no drift)" in few.lines()
+    assert few.lines()[-1].endswith("fit again when there are more of them")
+    assert "no need" not in " ".join(few.lines())
+    assert replace(few, unlike=0.0, outside=0.0).lines()[-1] == "no need to fit again"
+    assert replace(few, new=0).lines()[-1] == "no need to fit again"
+    assert replace(few, new=60).lines()[-1].startswith("fit again: ")

@@ -112,14 +112,13 @@ def test_a_draft_that_somebody_writes_is_left_alone(tmp_path):
 
 def test_files_of_a_generation_have_the_same_permissions(tmp_path):
     from callslip.storage.folder import write_generation
+    from callslip.storage.numbers import Numbers
 
     def save(folder):
         (folder / "private.bin").write_bytes(b"x")
         (folder / "private.bin").chmod(0o600)
 
-    import numpy as np
-
-    write_generation(tmp_path, 1, save, np.arange(1, 3))
+    write_generation(tmp_path, 1, save, Numbers([1], [2]))
     modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "generation-000001").iterdir()}
     assert len(modes) == 1 and modes != {0o600}
 

@@ -252,7 +252,9 @@ def test_changed_metadata_is_seen_by_whoever_filters(new_index, tmp_path):
     with pytest.raises(IndexCorrupt, match="'b'"):
         api.load(tmp_path / "index").rows.mask(Filter({"year": 2020}))
     with pytest.raises(IndexCorrupt, match="'b'"):
-        api.load(tmp_path / "index").row_of()
+        api.load(tmp_path / "index").row_of()["b"]
+    with pytest.raises(IndexCorrupt, match="'b'"):
+        list(api.load(tmp_path / "index").row_of())
 
 
 def test_an_id_that_the_api_could_not_address_is_refused(new_index, tmp_path):
@@ -279,3 +281,24 @@ def test_a_row_that_only_seems_deleted_is_seen(tmp_path):
     home.close()
     with pytest.raises(IndexCorrupt, match="'b'"):
         api.load(tmp_path / "index")
+
+
+def test_no_question_of_a_change_walks_the_table(tmp_path):
+    """What was added or deleted since, and the row of a name, are found by indexes."""
+    from callslip.storage.rows import NewRow
+    from callslip.storage.sqlite_store import SqliteStore, create
+
+    create(tmp_path / "s.sqlite", "x", ((NewRow(Document(f"d{n}", "text")), True) for n in range(50)))
+    store, asked = SqliteStore(tmp_path / "s.sqlite"), []
+    for connection in (store._reader, store._writer):
+        connection.set_trace_callback(asked.append)
+    version = store.commit([NewRow(Document("new", "text"))], ["d3"])
+    store.changes(version - 1)
+    store.numbers_of("new", version - 1)
+    store.read([7, 51])
+    questions = [question for question in asked if question.startswith("SELECT") and "documents" in question]
+    assert len(questions) >= 6
+    for question in questions:
+        plan = [step for *_, step in store._reader.execute(f"EXPLAIN QUERY PLAN {question}")]
+        assert not any("SCAN" in step for step in plan), (question, plan)
+    store.close()

@@ -42,7 +42,7 @@ class ASI(GenerativeRetriever):
 
     Settings = ASISettings
     presets = PRESETS
-    search_settings = GenerativeRetriever.search_settings - {"history_weight"}
+    search_settings = GenerativeRetriever.search_settings - {"history_weight", "diversity"}
 
     def build(self, corpus: Corpus) -> None:
         s, self.log = self.settings, None

@@ -114,7 +114,8 @@ class Training:
         def batches(epoch: int) -> Iterator[Drawn]:
             return self.texts.drawn(s.batch_size, s.seed + 2, epoch, self.rounds)
 
-        self.train(batches, objective, epochs, "learning to write the codes", micro_batch=self.index.micro_batch)
+        more = {"micro_batch": self.index.micro_batch, "by_example": True}
+        self.train(batches, objective, epochs, "learning to write the codes", **more)
 
     def train(self, batches: Any, objective: Any, epochs: int, phase: str, **more: Any) -> None:
         steps = self.rounds * self.texts.steps(self.settings.batch_size)

@@ -23,7 +23,7 @@ class GenRet(GenerativeRetriever):
 
     Settings = GenRetSettings
     presets = PRESETS
-    search_settings = GenerativeRetriever.search_settings - {"history_weight"}
+    search_settings = GenerativeRetriever.search_settings - {"history_weight", "diversity"}
 
     @property
     def tokenizer(self) -> Tokenizer:

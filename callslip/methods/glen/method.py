@@ -41,7 +41,7 @@ class GLEN(GenerativeRetriever):
 
     Settings = GLENSettings
     presets = PRESETS
-    search_settings = GenerativeRetriever.search_settings - {"history_weight"}
+    search_settings = GenerativeRetriever.search_settings - {"history_weight", "diversity"}
     vocabulary: list[str]
     """The word of each token."""
     codes: np.ndarray
@@ -157,7 +157,8 @@ class GLEN(GenerativeRetriever):
         count = self.identifiers.unique if self.settings.bucket_limit else max(k, self.settings.beam)
         written = self.write(inputs if self.settings.feedback == "token" else states, count, live)
         read = [ReadQuery(*one) for one in zip(vectors, states, strict=True)]
-        return [self.collect(one, beams, mask, explain)[0] for one, beams in zip(read, written, strict=True)]
+        found = [self.collect(one, beams, mask, explain)[0] for one, beams in zip(read, written, strict=True)]
+        return self.with_fresh(queries, vectors, found, mask, explain)
 
     def write(self, inputs: Inputs, beam: int, live: list[np.ndarray] | None = None) -> list[Beams]:
         """The best codes for queries as the model reads them or, with hidden feedback, as states [B, L, D]."""

@@ -67,7 +67,7 @@ class Training:
 
     def __init__(self, index: GLEN, corpus: Corpus) -> None:
         self.index, self.settings, self.model = index, index.settings, index.model
-        self.documents, self.doc_ids = index.document_inputs(corpus.documents), corpus.doc_ids
+        self.documents, self.doc_ids = index.document_inputs(list(corpus.documents)), corpus.doc_ids
         self.device = self.model.embeddings.device
         self.texts = self.labelled(corpus)
 
@@ -117,7 +117,7 @@ class Training:
                 "document keywords": keyword_loss(self.model(document, code, documents=True), code),
             }
 
-        self.train(objective, s.keyword_epochs, s.keyword_learning_rate, "learning keywords")
+        self.train(objective, s.keyword_epochs, s.keyword_learning_rate, "learning keywords", by_example=True)
 
     def refine(self) -> None:
         """Phase two: rank by codes that follow the model (Eq. 8). Each epoch codes the documents anew."""
@@ -215,8 +215,10 @@ class Training:
         rate: float,
         phase: str,
         renew: Callable[[int], None] | None = None,
+        by_example: bool = False,
     ) -> None:
-        """One phase, over `epoch_pairs` of the texts in each epoch; `renew` runs before each epoch."""
+        """One phase, over `epoch_pairs` of the texts in each epoch; `renew` runs before each epoch. `by_example`: the
+        objective is a mean over examples."""
         s, count = self.settings, len(self.texts.text)
         steps = batches.steps(min(count, s.epoch_pairs or count), s.batch_size)
 
@@ -227,4 +229,4 @@ class Training:
                 self.model.train()
             return itertools.islice(batches.shuffled(count, s.batch_size, s.seed, epoch), steps)
 
-        self.index.train(epoch_batches, objective, steps, epochs, phase, learning_rate=rate)
+        self.index.train(epoch_batches, objective, steps, epochs, phase, learning_rate=rate, by_example=by_example)

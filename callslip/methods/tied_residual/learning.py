@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from callslip.encoders.given import GIVEN
 from callslip.errors import Unsupported
 from callslip.index.memory import Memory
 from callslip.index.retriever import Learned
@@ -25,6 +26,12 @@ def learned(index: TiedResidual, answers: Mapping[str, Sequence[str]]) -> Learne
     texts = list(answers)
     if not texts:
         return Learned(0, 0, len(index.memory))
+    if index.settings.encoder == GIVEN and index.texts.given.encode is None:
+        raise Unsupported(
+            "the index has given vectors, and no encoder for the queries that it should learn",
+            "Learn in Python, with a callable that encodes them: "
+            "callslip.learn(callslip.load(DIR, query_vectors=CALLABLE), LOG).",
+        )
     codes = index.maker.assign(index.texts.training(texts))
     scales = index.maker.scales(codes)
     new = (0, 0)

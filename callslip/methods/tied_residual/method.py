@@ -10,10 +10,10 @@ at the end of a fit, on queries that are held out from the memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,18 +22,24 @@ from callslip.encoders.encoder import TextVectors
 from callslip.errors import BadSetting
 from callslip.identifiers.table import Identifiers
 from callslip.identifiers.tied import TiedQuantizer
-from callslip.index.entries import Entries
+from callslip.index.entries import Block, Entries
 from callslip.index.memory import Memory
 from callslip.index.retriever import Found, Learned, Retriever
 from callslip.methods.tied_residual.learning import learned
 from callslip.methods.tied_residual.settings import PRESETS, TiedResidualSettings
 from callslip.methods.tied_residual.weights import Weights, fitted_weights
 from callslip.search import fusion
-from callslip.search.bm25 import WordIndex
 from callslip.search.nearest import best_rows
+from callslip.search.postings import Matches, Postings
 from callslip.storage.rows import Parts
 
-CODEBOOKS, WEIGHTS, WORDS, MEMORY = "codebooks.safetensors", "weights.json", "bm25", "memory"
+CODEBOOKS, WEIGHTS, WORDS, MEMORY = "codebooks.safetensors", "weights.json", "words", "memory"
+SCORED_WORDS = "bm25"
+"""Words as earlier versions saved them: with scores, which a later document would change."""
+BLOCK = 64
+"""Queries whose tables of tokens, about 100 kB each, are held at once."""
+SAME = 0.95
+"""Similarity to a remembered query from which the index knows the answer, whatever the evidence."""
 SMALL = 20_000
 """Number of documents up to which one level of 256 prefixes is enough of a tree."""
 
@@ -47,6 +53,24 @@ class Evidence:
     words: np.ndarray
     votes: fusion.Votes
     features: np.ndarray
+    rarity: float
+    """See `callslip.search.confidence`."""
+
+    def signals(self, without: Container[int] = ()) -> np.ndarray | None:
+        """The signals of the confidence, of all candidates but some; None if none are left."""
+        kept = [at for at, row in enumerate(self.rows.tolist()) if row not in without] if without else slice(None)
+        similarity, words = self.similarity[kept], self.words[kept]
+        if not len(similarity):
+            return None
+        return np.array([similarity.max(), words.max() / self.rarity if self.rarity > 0 else 0.0])
+
+
+@dataclass
+class Coded:
+    """The codes of a corpus: the quantiser, and what reads blocks of codes: those of texts, then those of passages."""
+
+    maker: TiedQuantizer
+    blocks: Callable[[], Iterable[Block]]
 
 
 class TiedResidual(Retriever):
@@ -56,6 +80,7 @@ class TiedResidual(Retriever):
     presets = PRESETS
     search_settings = frozenset({"candidates", "depth", "words", "memory", "backend", "device"})
     learns_from_queries = True
+    writes_codes = False
     settings: TiedResidualSettings
     maker: TiedQuantizer
     entries: Entries
@@ -66,6 +91,7 @@ class TiedResidual(Retriever):
         super().__init__(settings, method=method)
         self.texts = TextVectors(self.settings)
         self.words = self.new_words()
+        self._coded: Coded | None = None
         self._identifiers: tuple[Entries, Identifiers] | None = None
         self._tree: tuple[Identifiers, Identifiers] | None = None
 
@@ -77,26 +103,44 @@ class TiedResidual(Retriever):
 
     def build(self, corpus: Corpus) -> None:
         s = self.settings
-        vectors = self.texts.documents(corpus, "encoding documents")
-        length = min(s.length, vectors.shape[1] + 1)
-        tree = min(s.tree or (1 if len(corpus) <= SMALL else 2), length)
-        self.maker = TiedQuantizer(length, tree, seed=s.seed)
-        codes = self.maker.fit(vectors)
-        self.entries = Entries(codes, self.maker.scales(codes), np.arange(len(corpus)), tree)
-        del vectors  # from here on, codes are all there is
-        if s.passages:
-            self.entries = self.entries.with_more(*self.passage_codes(corpus.documents))
+        coded = self._coded or self._code(corpus)
+        self.maker, length = coded.maker, coded.maker.length
+        self.entries = Entries.of_blocks(coded.blocks, self.maker.tree, self.maker.scales)
         if s.words:
-            self.words.index([document.content for document in corpus])
+            self.words.index(document.content for document in corpus)
         self.memory = Memory(length)
         if s.memory:
             self.remember(corpus)
         self.weights = fitted_weights(self, corpus)
 
+    def _code(self, corpus: Corpus) -> Coded:
+        """The codes of a corpus, and of its passages."""
+        vectors = self.texts.documents(corpus, "encoding documents")
+        self.maker = self.new_maker(len(corpus), vectors.shape[1])
+        codes = self.maker.fit(vectors).astype(np.uint8)
+        del vectors  # from here on, codes are all there is
+        passages, _, owners = self.passage_codes(corpus.documents)
+        blocks: list[Block] = [(codes, np.arange(len(codes)), True), (passages, owners, False)]
+        return Coded(self.maker, lambda: blocks)
+
+    def new_maker(self, count: int, dim: int) -> TiedQuantizer:
+        """The quantiser for `count` vectors of `dim` numbers, without codebooks yet."""
+        s = self.settings
+        length = min(s.length, dim + 1)
+        return TiedQuantizer(length, min(s.tree or (1 if count <= SMALL else 2), length), seed=s.seed)
+
+    def fit_coded(self, corpus: Corpus, coded: Coded) -> Self:
+        """`fit` with codes that were made before, such as by the workers of a job."""
+        self._coded = coded
+        try:
+            return self.fit(corpus)
+        finally:
+            self._coded = None
+
     def remember(self, corpus: Corpus) -> None:
         """Hold the judged queries of the train split in the memory."""
         queries, judgements = corpus.split("train")
-        row_of = corpus.rows()
+        row_of = corpus.rows_of({doc_id for grades in judgements.values() for doc_id in grades})
         answers = {
             qid: [row_of[doc_id] for doc_id, grade in grades.items() if grade > 0 and doc_id in row_of]
             for qid, grades in judgements.items()
@@ -110,8 +154,11 @@ class TiedResidual(Retriever):
     def learn_answers(self, answers: Mapping[str, Sequence[str]]) -> Learned:
         return learned(self, answers)
 
-    def new_words(self) -> WordIndex:
-        return WordIndex(k1=self.settings.k1, b=self.settings.b)
+    def remembers(self, text: str) -> bool:
+        return self.settings.memory and self.memory.number_of(text) is not None
+
+    def new_words(self) -> Postings:
+        return Postings(k1=self.settings.k1, b=self.settings.b)
 
     def passage_codes(self, documents: Sequence[Document], first: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Codes, scales and rows of the passages of documents whose rows begin at `first`."""
@@ -119,7 +166,7 @@ class TiedResidual(Retriever):
 
         texts: list[str] = []
         owners: list[int] = []
-        for row, document in enumerate(documents, start=first):
+        for row, document in enumerate(documents if self.settings.passages else (), start=first):
             parts = passages(document, self.settings.passages)
             texts += parts
             owners += [row] * len(parts)
@@ -131,10 +178,14 @@ class TiedResidual(Retriever):
     # Search.
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        texts = [query.text for query in queries]
-        tables = self.maker.tables(self.texts.queries(queries))
+        texts, vectors = [query.text for query in queries], self.texts.queries(queries)
         stems = self.words.tokenize(texts) if self.settings.words else [[]] * len(texts)
-        return [self.ranked(*one, k, mask, explain) for one in zip(texts, tables, stems, strict=True)]
+        found: list[Found] = []
+        for start in range(0, len(texts), BLOCK):
+            some = slice(start, start + BLOCK)
+            asked = zip(texts[some], self.maker.tables(vectors[some]), stems[some], strict=True)
+            found += [self.ranked(*one, k, mask, explain) for one in asked]
+        return found
 
     def ranked(
         self, text: str, table: np.ndarray, stems: list[str], k: int, mask: np.ndarray | None, explain: bool
@@ -145,7 +196,8 @@ class TiedResidual(Retriever):
         order = np.lexsort((evidence.rows, -evidence.similarity, -scores))[:k]
         rows = evidence.rows[order]
         why = [self.reasons(evidence, int(at)) for at in order] if explain else None
-        return Found(rows, scores[order], self.entries.codes_of_rows(len(self.rows.alive))[rows].astype(int), why)
+        codes, (confidence, unsure) = self.entries.codes_of(rows).astype(int), self.confidence(evidence)
+        return Found(rows, scores[order], codes, why, confidence, unsure)
 
     def evidence(
         self,
@@ -157,7 +209,7 @@ class TiedResidual(Retriever):
         text: str | None = None,
         leave_out: Sequence[int] | None = None,
         entries: Entries | None = None,
-        words: WordIndex | None = None,
+        words: Postings | None = None,
         memory: Memory | None = None,
     ) -> Evidence:
         """What the sources say about their best candidates. A remembered query with the same `text` is
@@ -170,17 +222,32 @@ class TiedResidual(Retriever):
         reached, near = entries.best_of_rows(opened, entries.scores(table, opened))
         first = best_rows(near, min(depth, len(near)))
         best_similarity = near[first]
-        word_scores = words.scores(words.known(stems)) if s.words else np.zeros(len(self.rows.alive), np.float32)
-        by_words = best_rows(word_scores, depth, mask)
-        by_words = by_words[word_scores[by_words] > 0]
+        matches = words.matches(stems) if s.words else Matches.none()
+        allowed = matches.among(mask)
+        best_words = best_rows(allowed.scores, depth)
+        by_words = allowed.rows[best_words]
         votes = fusion.Votes.none()
         if s.memory:
             votes = (self.memory if memory is None else memory).ask(table, mask, leave_out, text)
         voted = votes.rows[np.argsort(-votes.shares[:, -2], kind="stable")[:depth]]
         rows = np.unique(np.concatenate([reached[first], by_words, voted]))
         similarity = self._similarities(table, rows, reached, near, entries)
-        found = fusion.features(rows, similarity, word_scores[rows], votes, best_similarity, word_scores[by_words])
-        return Evidence(rows, similarity, word_scores[rows], votes, found)
+        word_scores = matches.of(rows)
+        found = fusion.features(rows, similarity, word_scores, votes, best_similarity, allowed.scores[best_words])
+        rarity = words.rarity(stems) if s.words else 0.0
+        return Evidence(rows, similarity, word_scores, votes, found, rarity)
+
+    def confidence(self, evidence: Evidence) -> tuple[float | None, bool]:
+        """The confidence in the best evidence, and whether that is too little; None without a calibration."""
+        known = self.weights.calibration
+        # A source that has been switched off since the fit leaves nothing to compare with.
+        if known is None or (known.weights[1] > 0 and not self.settings.words):
+            return None, False
+        if evidence.votes.nearest.max(initial=0.0) >= SAME:
+            return 1.0, False
+        signals = evidence.signals()
+        confidence = 0.0 if signals is None else known.confidence(signals)
+        return confidence, known.unsure(confidence)
 
     def _similarities(
         self, table: np.ndarray, rows: np.ndarray, reached: np.ndarray, near: np.ndarray, entries: Entries
@@ -241,27 +308,29 @@ class TiedResidual(Retriever):
             owners = np.concatenate([owners, first + row])
         self.entries = self.entries.with_more(codes, self.maker.scales(codes), owners)
         if self.words.indexed:
-            # Word statistics change with every document, so the index is rebuilt.
-            self.words.index([d.content for d in (*self.documents, *documents)])
+            self.words.extend([document.content for document in documents])
 
     def moved(self, documents: Sequence[Document], first: int) -> dict[int, int]:
-        """Earlier rows of documents that are updated, and their new rows: a document keeps the queries it answered."""
+        """Rows of documents that are updated, and their new rows: a document keeps the queries it answered. One that
+        was deleted, and is added again, is a new document."""
         if not len(self.memory):
             return {}
-        new = {document.doc_id: row for row, document in enumerate(documents, start=first)}
-        return {row: new[doc_id] for row, doc_id in enumerate(self.rows.doc_ids()) if doc_id in new}
+        known = self.rows.row_of()
+        new = ((known.get(document.doc_id), row) for row, document in enumerate(documents, start=first))
+        return {earlier: row for earlier, row in new if earlier is not None}
+
+    def forget(self, rows: list[int]) -> None:
+        self.words.drop(rows)
 
     def keep(self, rows: np.ndarray) -> None:
         self.entries = self.entries.kept(rows)
         self.memory.keep(rows)
         if self.words.indexed:
-            stays = np.zeros(len(self.documents), bool)
-            stays[rows] = True
-            self.words.index([d.content for d, kept in zip(self.documents, stays, strict=True) if kept])
+            self.words = self.words.kept(rows)
 
     def codes_by_row(self) -> np.ndarray:
         """The tree tokens of every row: documents with equal ones are alike, as far as the tree can tell."""
-        return self.entries.codes_of_rows(len(self.rows.alive))[:, : self.maker.tree].astype(np.int32)
+        return self.entries.prefixes_of_rows(len(self.rows.alive))
 
     @property
     def tree_levels(self) -> int:
@@ -311,3 +380,5 @@ class TiedResidual(Retriever):
         self.words = self.new_words()
         if (folder / WORDS).exists():
             self.words.load(folder / WORDS)
+        elif (folder / SCORED_WORDS).exists():
+            self.words.index(document.content for document in self.documents)

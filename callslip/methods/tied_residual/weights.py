@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +13,13 @@ from callslip.corpus.sentences import count_words, split_sentences
 from callslip.encoders.given import GIVEN
 from callslip.runtime.progress import track
 from callslip.search import fusion
-from callslip.training.fusion import fit_weights
+from callslip.search.confidence import Calibration, calibrated
+from callslip.training.fusion import ENOUGH, fit_weights, judged_queries
 
 if TYPE_CHECKING:
     from callslip.index.memory import Memory
-    from callslip.methods.tied_residual.method import TiedResidual
+    from callslip.methods.tied_residual.method import Evidence, TiedResidual
 
-ENOUGH = 30
-"""Judged queries from which the weights are fitted; with fewer, sentences decide."""
 SENTENCES = 200
 """Maximum number of sentences that stand for queries where there are no judged ones."""
 SENTENCE_WORDS = 6
@@ -39,15 +38,20 @@ class Weights:
     """`judged queries`, `remembered queries`, `sentences`, or `nothing`."""
     queries: int = 0
     """Number of queries or sentences that they were fitted on."""
+    calibration: Calibration | None = None
+    """When the index is unsure; None if there was too little to find out, or in folders saved before there was one."""
 
     def to_dict(self) -> dict[str, Any]:
         named = dict(zip(fusion.FEATURES, (float(value) for value in self.values), strict=True))
-        return {"weights": named, "fitted_on": self.fitted_on, "queries": self.queries}
+        held = None if self.calibration is None else self.calibration.to_dict()
+        return {"weights": named, "fitted_on": self.fitted_on, "queries": self.queries, "calibration": held}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Weights:
         values = np.asarray([data["weights"].get(name, 0.0) for name in fusion.FEATURES])
-        return cls(values, data["fitted_on"], data["queries"])
+        held = data.get("calibration")
+        known = None if held is None else Calibration.from_dict(held)
+        return cls(values, data["fitted_on"], data["queries"], known)
 
     def shares(self) -> dict[str, float]:
         """How the ranking is divided between meaning, words and memory, for people: parts of 1."""
@@ -56,24 +60,56 @@ class Weights:
         return {name: float(part / total) for name, part in parts.items()}
 
 
+@dataclass
+class HeldOut:
+    """The evidence for held-out queries: features and gains of their candidates, and the signals of the confidence with
+    and without their answers."""
+
+    tables: list[np.ndarray] = field(default_factory=list)
+    gains: list[np.ndarray] = field(default_factory=list)
+    answered: list[np.ndarray] = field(default_factory=list)
+    unanswered: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, evidence: Evidence, grades: Mapping[int, int]) -> None:
+        """Append a query whose answers have these grades by row."""
+        self.tables.append(evidence.features)
+        self.gains.append(np.asarray([grades.get(int(row), 0) for row in evidence.rows], np.float64))
+        signals, without = evidence.signals(), evidence.signals(grades)
+        if signals is not None:
+            self.answered.append(signals)
+        if without is not None:
+            self.unanswered.append(without)
+
+    def weights(self, prior: np.ndarray, usable: np.ndarray) -> np.ndarray:
+        return fit_weights(self.tables, self.gains, prior, usable)
+
+    def calibration(self) -> Calibration | None:
+        if not self.answered or not self.unanswered:
+            return None
+        return calibrated(np.stack(self.answered), np.stack(self.unanswered))
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+
 def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
     """Weights for this index: of judged queries if there are enough, otherwise of sentences."""
     s = index.settings
     prior, usable = beginning(index, index.memory)
     asked = corpus.split("train")[0] if s.held_out else {}
     if len(asked) >= ENOUGH:
-        tables, gains = judged_queries(index, corpus)
-        return Weights(fit_weights(tables, gains, prior, usable), "judged queries", len(tables))
+        queries, graded = judged_queries(corpus, s.held_out, s.seed)
+        held = left_out(index, [query.text for query in queries], graded, index.memory)
+        return Weights(held.weights(prior, usable), "judged queries", len(held), held.calibration())
     if not s.words or not s.held_out or s.encoder == GIVEN:  # given vectors: sentences have none
         return Weights(prior, "nothing")
     usable[3:] = False  # a sentence is not like the queries that are remembered
-    tables, gains = taken_sentences(index, corpus)
+    held = taken_sentences(index, corpus)
     # A sentence shares its author's vocabulary, so it overstates what words are worth to people who ask: where it says
     # that words are worth more than meaning, it is not believed. On FiQA's dev questions that would cost 0.013.
-    both = fit_weights(tables, gains, prior, usable & (fusion.EVEN > 0))
-    if both[2] > both[0]:
-        return Weights(prior, "sentences", len(tables))
-    return Weights(fit_weights(tables, gains, prior, usable), "sentences", len(tables))
+    both = held.weights(prior, usable & (fusion.EVEN > 0))
+    values = prior if both[2] > both[0] else held.weights(prior, usable)
+    return Weights(values, "sentences", len(held), held.calibration())
 
 
 def beginning(index: TiedResidual, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
@@ -106,9 +142,9 @@ def weights_after_learning(index: TiedResidual, memory: Memory) -> Weights:
         if len(led) > s.held_out:
             led = np.sort(np.random.default_rng(s.seed).choice(led, s.held_out, replace=False))
         graded = [{row: 1 for row in memory.answers(one) if alive[row]} for one in led.tolist()]
-        tables, gains = left_out(index, [memory.texts[one] for one in led], graded, memory)
-        values = fit_weights(tables, gains, *beginning(index, memory))
-        return with_memory(Weights(values, "remembered queries", len(tables)), REPEATED)
+        asked = left_out(index, [memory.texts[one] for one in led], graded, memory)
+        values = asked.weights(*beginning(index, memory))
+        return with_memory(Weights(values, "remembered queries", len(asked), asked.calibration()), REPEATED)
     return with_memory(held, REPEATED if fitted else CAUTIOUS)
 
 
@@ -121,43 +157,26 @@ def with_memory(weights: Weights, feature: str) -> Weights:
     return weights if np.array_equal(values, weights.values) else replace(weights, values=values)
 
 
-def judged_queries(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Features and gains of the candidates of judged train queries, each without its own memory."""
-    s, row_of = index.settings, corpus.rows()
-    queries, judgements = corpus.split("train")
-    asked = [qid for qid, query in queries.items() if query.text and any(g > 0 for g in judgements[qid].values())]
-    if len(asked) > s.held_out:
-        picked = np.random.default_rng(s.seed).choice(len(asked), s.held_out, replace=False)
-        asked = [asked[number] for number in np.sort(picked)]
-    graded = [{row_of[d]: grade for d, grade in judgements[qid].items() if grade > 0 and d in row_of} for qid in asked]
-    return left_out(index, [queries[qid].text for qid in asked], graded, index.memory)
-
-
-def left_out(
-    index: TiedResidual, texts: Sequence[str], graded: Sequence[Mapping[int, int]], memory: Memory
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Features and gains of the candidates of queries, each without its own memory; `graded` are the grades of rows."""
+def left_out(index: TiedResidual, texts: Sequence[str], graded: Sequence[Mapping[int, int]], memory: Memory) -> HeldOut:
+    """The evidence for queries, each without its own memory; `graded` are the grades of rows."""
     s = index.settings
     remembered: dict[str, list[int]] = {}
     for number, text in enumerate(memory.texts):
         remembered.setdefault(text, []).append(number)
     vectors = index.texts.training(list(texts))
     stems = index.words.tokenize(list(texts)) if s.words else [[]] * len(texts)
-    tables, gains = [], []
+    held = HeldOut()
     asked = list(zip(texts, vectors, stems, graded, strict=True))
     for text, vector, words, grades in track(asked, "fitting weights"):
         table = index.maker.tables(vector[None])[0]
         evidence = index.evidence(table, words, s.depth, leave_out=remembered.get(text), memory=memory)
-        tables.append(evidence.features)
-        gains.append(np.asarray([grades.get(int(row), 0) for row in evidence.rows], np.float64))
-    return tables, gains
+        held.add(evidence, grades)
+    return held
 
 
-def taken_sentences(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Features and gains for sentences that were taken out of their documents, as if these had never had them: the
+def taken_sentences(index: TiedResidual, corpus: Corpus) -> HeldOut:
+    """The evidence for sentences that were taken out of their documents, as if these had never had them: the
     inverse cloze task, which asks for a document by something that it does not say in these words."""
-    from callslip.index.entries import Entries
-
     s, rng = index.settings, np.random.default_rng(index.settings.seed)
     chosen: list[int] = []
     queries: list[str] = []
@@ -175,20 +194,21 @@ def taken_sentences(index: TiedResidual, corpus: Corpus) -> tuple[list[np.ndarra
         if len(chosen) == min(SENTENCES, max(1, len(corpus) // 10)):
             break
     if not chosen:
-        return [], []
+        return HeldOut()
     vectors = index.texts.cached(queries, "encoding sentences", "query")
     codes = index.maker.assign(index.texts.cached(rest, "encoding sentences", "document"))
-    own = index.entries.codes_of_rows(len(corpus)).copy()
-    own[chosen] = codes
-    entries = Entries(own, index.maker.scales(own), np.arange(len(corpus)), index.maker.tree)
-    texts = [document.content for document in corpus]
-    for row, text in zip(chosen, rest, strict=True):
-        texts[row] = text
-    words = index.new_words().index(texts)
-    tables, gains = [], []
+    # The documents are searched as if they had been updated: the new texts have further rows, the old ones are masked.
+    first, new = len(corpus), len(corpus) + np.arange(len(chosen))
+    entries = index.entries.with_more(codes.astype(np.uint8), index.maker.scales(codes), new)
+    words = index.words.fork()
+    words.extend(rest)
+    words.drop(chosen)
+    mask = np.ones(first + len(chosen), bool)
+    mask[chosen] = False
+    held = HeldOut()
     stems = words.tokenize(queries)
-    for row, vector, known in zip(chosen, vectors, stems, strict=True):
-        evidence = index.evidence(index.maker.tables(vector[None])[0], known, s.depth, entries=entries, words=words)
-        tables.append(evidence.features)
-        gains.append((evidence.rows == row).astype(np.float64))
-    return tables, gains
+    for row, vector, known in zip(new, vectors, stems, strict=True):
+        table = index.maker.tables(vector[None])[0]
+        evidence = index.evidence(table, known, s.depth, mask, entries=entries, words=words)
+        held.add(evidence, {int(row): 1})
+    return held

@@ -51,6 +51,7 @@ class URI(GenerativeRetriever):
             self.identifiers = Identifiers(corpus.doc_ids, codes)
             training.learn_to_write(codes)
             self.train_ranker(corpus, training)
+        self.begin(corpus)
 
     def train_ranker(self, corpus: Corpus, training: Training) -> None:
         """Section 4.3: the ranker, once the decoder is trained. Histories have one only if it has its own encoder."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-FILES = ("style.css", "app.js", "api.js", "dom.js", "search.js", "explorer.js", "health.js", "icon.svg")
+SCRIPTS = ("app", "api", "dom", "search", "recommend", "desk", "hits", "explorer", "health", "document", "facets")
+FILES = ("style.css", "icon.svg", *(f"{name}.js" for name in SCRIPTS))
 
 
 def _read(name: str) -> tuple[str, bytes]:

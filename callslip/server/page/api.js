@@ -55,12 +55,22 @@ export function asked(query) {
   return found ? { history: found[1].split(",").map((id) => id.trim()).filter(Boolean) } : { query };
 }
 
-export const search = (index, query, k, beam, signal) =>
-  call("/v1/search", { signal, body: { index, ...asked(query), k, explain: true, characters: 3000, ...(beam ? { beam } : {}) } });
-export const explain = (index, query, id, k, beam) =>
-  call("/v1/explain", { body: { index, ...asked(query), doc_id: id, k, ...(beam ? { beam } : {}) } });
-export const codes = (index, prefix) => call("/v1/codes", { parameters: { index, prefix, depth: 2, limit: 64 } });
+// Indexes that are searched by text, and those that read histories of items.
+export const texts = () => state.indexes.filter((one) => !one.reads_histories);
+export const logs = () => state.indexes.filter((one) => one.reads_histories);
+
+const given = (beam, filter) => ({ ...(beam ? { beam } : {}), ...(filter ? { filter } : {}) });
+export const search = (index, question, k, beam, filter, signal) =>
+  call("/v1/search", { signal, body: { index, ...question, k, explain: true, characters: 3000, ...given(beam, filter) } });
+export const explain = (index, question, id, k, beam, filter, signal) =>
+  call("/v1/explain", { signal, body: { index, ...question, doc_id: id, k, ...given(beam, filter) } });
+export const codes = (index, prefix, limit) => call("/v1/codes", { parameters: { index, prefix, depth: 2, limit } });
+export const items = (index, contains, limit) => call("/v1/documents", { parameters: { index, contains, limit } });
 export const bucket = (index, prefix, offset) => call("/v1/codes/documents", { parameters: { index, prefix, offset, limit: 20 } });
+export const document_ = (index, id) => call(`/v1/documents/${encodeURIComponent(id)}`, { parameters: { index } });
+export const neighbours = (index, id) => call("/v1/neighbours", { parameters: { index, doc_id: id, limit: 10 } });
+export const facets = (index) => call("/v1/facets", { parameters: { index } });
+export const examples = (index) => call("/v1/examples", { parameters: { index } });
 export const health = (index) => call("/v1/health", { parameters: { index } });
 export const indexes = () => call("/v1/indexes");
 export const textOf = (prefix) => prefix.map((token) => (token < 0 ? "end" : token)).join("-");

@@ -34,6 +34,7 @@ export function drawing(text) {
 }
 
 export const number = (value) => Number(value).toLocaleString("en");
+export const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 export const percent = (p) => (p >= 0.995 ? "100 %" : p >= 0.01 ? `${Math.round(100 * p)} %` : p > 0 ? "< 1 %" : "0 %");
 
 export function problem(error) {
@@ -44,23 +45,51 @@ export function problem(error) {
 const STOP = new Set(("the a an of in on at to for and or is are was be by with from as it its this that which what how do does i "
   + "we you my can where when who why not no").split(" "));
 
-// A pattern that matches the words of a query, and other forms of them, in a text.
+// Scripts that are written without spaces: there, a query's word may be anywhere in a run of letters.
+const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
+const WORDS = /[\p{L}\p{N}\p{M}]+/gu;
+
+// A word without its ending, so that "flutes" matches "flute" and "cat" does not match "category".
+function stem(word) {
+  let found = word.toLowerCase();
+  if (found.length > 4) found = found.replace(/(ies|ied)$/, "y");
+  if (found.length > 3) found = found.replace(/([^s])s$/, "$1");
+  const short = found.replace(/(ing|ed)$/, "");
+  if (short !== found && short.length > 2 && /[aeiouy]/.test(short)) found = short.replace(/([^aeioulsz])\1$/, "$1");
+  return found.length > 3 ? found.replace(/e$/, "") : found;
+}
+
+// What to look for in a text: stems of the query's words, and words of scripts without spaces as they are.
 export function patternOf(query) {
-  const words = (query.toLowerCase().match(/[\p{L}\p{N}]+/gu) || []).filter((word) => word.length > 1 && !STOP.has(word));
-  const stems = [...new Set(words.map((word) => (word.length > 4 ? word.replace(/(ing|ed|es|s|e|y)$/u, "") : word)))];
-  if (!stems.length) return null;
-  return new RegExp(`(?<![\\p{L}\\p{N}])(?:${stems.slice(0, 24).join("|")})[\\p{L}\\p{N}]*`, "giu");
+  const words = (query.toLowerCase().match(WORDS) || []).filter((word) => (word.length > 1 || UNSPACED.test(word)) && !STOP.has(word)).slice(0, 24);
+  const stems = new Set(words.filter((word) => !UNSPACED.test(word)).map(stem));
+  const runs = words.filter((word) => UNSPACED.test(word));
+  return words.length ? { stems, runs } : null;
+}
+
+// Start and end of every match, in order.
+function places(text, pattern) {
+  const found = [];
+  for (const match of text.matchAll(WORDS)) {
+    const at = match.index;
+    if (pattern.stems.has(stem(match[0]))) found.push([at, at + match[0].length]);
+    else {
+      const run = pattern.runs.find((one) => match[0].includes(one));
+      if (run) found.push([at + match[0].indexOf(run), at + match[0].indexOf(run) + run.length]);
+    }
+  }
+  return found;
 }
 
 export function marked(text, pattern) {
   if (!pattern) return [text];
   const parts = [];
-  let end = 0;
-  for (const match of text.matchAll(pattern)) {
-    parts.push(text.slice(end, match.index), el("mark", {}, match[0]));
-    end = match.index + match[0].length;
+  let done = 0;
+  for (const [start, end] of places(text, pattern)) {
+    parts.push(text.slice(done, start), el("mark", {}, text.slice(start, end)));
+    done = end;
   }
-  return [...parts, text.slice(end)];
+  return [...parts, text.slice(done)];
 }
 
 // The passage of a text with the most matching words.
@@ -68,10 +97,10 @@ export function excerpt(text, pattern, size = 300) {
   const clean = text.replace(/\s+/g, " ").trim();
   if (clean.length <= size) return clean;
   let best = 0;
-  const places = pattern ? [...clean.matchAll(pattern)].map((match) => match.index) : [];
+  const starts = pattern ? places(clean, pattern).map(([start]) => start) : [];
   let most = 0;
-  for (const start of places) {
-    const inside = places.filter((at) => at >= start && at < start + size * 0.8).length;
+  for (const start of starts) {
+    const inside = starts.filter((at) => at >= start && at < start + size * 0.8).length;
     if (inside > most) [most, best] = [inside, start];
   }
   let from = Math.max(0, best - 60);

@@ -1,0 +1,34 @@
+"""A log made from another one: the second half of its users, with all items, as a folder that `callslip fit` reads.
+
+    python benchmarks/half_log.py amazon-beauty OUT
+
+Recipes that were tuned on one log are fitted on it unchanged (`recommendation.py`, with CALLSLIP_DATA pointing to the
+folder above OUT). Users of the first half of the file are left out; items that only they had stay, as items that no
+user has had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+LOG, ITEMS = "interactions.txt", "items.jsonl"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log")
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    source = Path(os.environ.get("CALLSLIP_DATA", "../shared/data")) / arguments.log
+    lines = (source / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    arguments.out.mkdir(parents=True)
+    (arguments.out / LOG).write_text("".join(lines[len(lines) // 2 :]), encoding="utf-8")
+    shutil.copyfile(source / ITEMS, arguments.out / ITEMS)
+    print(f"{len(lines) - len(lines) // 2:,} of {len(lines):,} users")
+
+
+if __name__ == "__main__":
+    main()

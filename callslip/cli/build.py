@@ -1,0 +1,31 @@
+"""callslip build: make the index of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callslip.cli import app, options
+
+
+@app.command()
+def build(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="A folder whose shards are all encoded.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the index.")],
+    query_vectors: options.QueryVectorsOption = None,
+) -> None:
+    """Make the index of a job, as `callslip fit` would have made it in one piece."""
+    from callslip import api
+    from callslip.jobs.build import footprint
+    from callslip.runtime.memory import peak_memory
+
+    index = api.build(job, out, query_vectors=query_vectors)
+    options.say(f"saved {out} ({options.counted(len(index), 'document')}, {index.method})")
+    sizes = footprint(out)
+    largest = ", ".join(f"{name} {size:.0f}" for name, size in list(sizes.items())[:4])
+    options.say(f"bytes a document, beside the texts: {sum(sizes.values()):.0f} ({largest})")
+    if peak := peak_memory():
+        options.say(f"peak memory: {peak / 2**20:,.0f} MB, {peak / max(1, len(index)):,.0f} bytes a document")
+    options.say(f'next: callslip search {out} "your question"')

@@ -1,0 +1,179 @@
+"""Tied codes for logs: codes that begin at what counting knows.
+
+Sequential rules (decayed pairs of a log) are factorised by a truncated SVD. An item's vector is its factor, beside the
+vector of its text; its code is a reconstruction of that vector, token by token (`callslip.identifiers.tied`). A
+history's state is the decayed sum of its items' inputs, and the score of a token is its inner product with the state:
+the score of a whole code is the inner product of state and reconstructed item, without any training. The rules
+themselves are the memory: what they say exactly is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from callslip.corpus.documents import Corpus, Document
+from callslip.corpus.logs import has_texts
+from callslip.corpus.sequences import Sequences
+from callslip.encoders.encoder import TextVectors
+from callslip.identifiers.table import Identifiers
+from callslip.identifiers.tied import TiedQuantizer, token_sums
+from callslip.index import neighbours
+from callslip.index.counts import Counts, CountSettings
+from callslip.index.recommender import Recommender
+from callslip.index.settings import EncoderSettings
+from callslip.search.diversity import Diversity
+from callslip.settings import check_range, check_share
+from callslip.storage.rows import Parts
+
+CODEBOOKS, CODES = "codebooks.safetensors", "codes.safetensors"
+BLOCK = 64
+"""Histories whose tables of tokens, about 130 kB each, are held at once."""
+
+
+@dataclass(frozen=True)
+class TiedLogSettings(EncoderSettings, CountSettings):
+    """What is counted, and the codes of it."""
+
+    heading: ClassVar[str] = "Codes and ranking"
+
+    length: int = 128
+    """Tokens of a code, a byte each."""
+    item_texts: bool = True
+    """Whether items are represented by their texts, beside the factors."""
+    diversity: float = 0.0
+    """Diversity of a list of hits, from 0 (the order of the scores) to below 1: weight of the dissimilarity of codes to
+    the hits before against that of the score (maximal marginal relevance)."""
+    seed: int = 0
+    """Random seed of factors and codebooks."""
+
+    def check(self) -> None:
+        check_range(self, length=1, seed=0)
+        check_share(self, "diversity", below=True)
+
+
+class TiedLog(Recommender):
+    """Ranks items by their codes, and by the rules that led from the history to them."""
+
+    Settings = TiedLogSettings
+    search_settings = frozenset(
+        {"decay", "factor_weight", "text_weight", "memory_weight", "diversity", "backend", "device"}
+    )
+    settings: TiedLogSettings
+    maker: TiedQuantizer
+    evidence = "counts"
+    counts: Counts
+    """Rules and inputs of the items; its outputs have no dimensions, because the codes stand for them."""
+    codes: np.ndarray
+    """uint8 [N, length]."""
+
+    def __init__(self, settings: Any = None, *, method: str = "") -> None:
+        super().__init__(settings, method=method)
+        self.texts = TextVectors(self.settings)
+        self._identifiers: tuple[np.ndarray, Identifiers] | None = None
+
+    @property
+    def code_settings(self) -> Mapping[str, Any]:
+        return {"memory_weight": 0.0}
+
+    # Fit.
+
+    def learn(self, corpus: Corpus, sequences: Sequences) -> None:
+        s, texts = self.settings, None
+        if s.item_texts and has_texts(corpus):
+            texts = self.texts.documents(corpus, "encoding items")
+        counts = Counts.of(sequences, len(corpus), texts, s, s.seed)
+        self.maker = TiedQuantizer(min(s.length, counts.outputs.shape[1] + 1), 1, seed=s.seed)
+        self.codes = self.maker.fit(counts.outputs.astype(np.float32)).astype(np.uint8)
+        self.counts = replace(counts, outputs=counts.outputs[:, :0])
+
+    def count(self, sequences: Sequences, items: int) -> Counts:
+        """Rules and numbers of users; what items add to a state, and their codes, stay until the next fit."""
+        return self.counts.recounted(sequences)
+
+    # Search.
+
+    def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        scores = np.empty((len(histories), len(self.codes)))
+        for start in range(0, len(histories), BLOCK):
+            some = histories[start : start + BLOCK]
+            for at, table in enumerate(self.maker.tables(self.counts.states(some)), start):
+                scores[at] = token_sums(table, self.codes)
+        return scores + self.counts.remembered(histories) if self.settings.memory_weight else scores
+
+    def diversity(self) -> Diversity | None:
+        amount = self.settings.diversity
+        return Diversity(amount, lambda rows: self.maker.decode(self.codes[rows].astype(np.int32))) if amount else None
+
+    def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
+        """Contributions of codes and rules, and the items of the history that the rules lead from."""
+        names = [document.doc_id for document in self.documents.rows(history.tolist())]
+        parts = self.counts.because(history, rows)
+        by_codes = token_sums(self.maker.tables(self.counts.states([history]))[0], self.codes[rows])
+        found = zip(by_codes, parts.sum(axis=0), neighbours.because(parts, names), strict=True)
+        return [{"codes": float(code), "memory": float(memory)} | why for code, memory, why in found]
+
+    def adjusted(self, names: frozenset[str]) -> None:
+        self.counts = replace(self.counts, settings=self.settings)
+        if names & {"device", "backend"}:
+            self.texts.adjust(self.settings)
+
+    # Changes.
+
+    def prepare(self, documents: list[Document]) -> Parts:
+        """New items have no user: their texts alone place them."""
+        texts = self.texts.documents(documents, "encoding items") if len(self.counts.centre) else None
+        vectors = self.counts.placed(texts, len(documents))
+        codes = self.maker.assign(vectors)
+        return {"codes": codes[:, :1], "entries": codes.astype(np.uint8), "inputs": vectors.astype(np.float16)}
+
+    def extend(self, documents: list[Document], parts: Parts) -> None:
+        self.codes = np.concatenate([self.codes, parts["entries"]])
+        self.counts = self.counts.extended(parts["inputs"])
+
+    def keep(self, rows: np.ndarray) -> None:
+        self.codes, self.counts = self.codes[rows], self.counts.kept(rows)
+
+    def codes_by_row(self) -> np.ndarray:
+        """The first token of every row."""
+        return self.codes[:, :1].astype(np.int32)
+
+    @property
+    def tree_levels(self) -> int:
+        """Number of tokens of a code that form a tree; the others rank inside."""
+        return self.maker.tree
+
+    @property
+    def identifiers(self) -> Identifiers:
+        """The whole codes as a table, for reports."""
+        if self._identifiers is None or self._identifiers[0] is not self.codes:
+            known = self.rows.doc_ids()
+            names = [known[row] if alive else f"deleted {row}" for row, alive in enumerate(self.rows.alive)]
+            self._identifiers = (self.codes, Identifiers(names, self.codes.astype(np.int32)))
+        return self._identifiers[1]
+
+    @property
+    def tree_identifiers(self) -> Identifiers:
+        """The tree tokens of the codes as a table, for the tree on the page."""
+        doc_ids, codes = self.identifiers.in_row_order()
+        return Identifiers(doc_ids, codes[:, : self.maker.tree])
+
+    # The saved folder.
+
+    def save_files(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        save_file(self.maker.state(), folder / CODEBOOKS)
+        save_file({"codes": np.ascontiguousarray(self.codes)}, folder / CODES)
+        self.counts.save(folder)
+
+    def load_files(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        self.maker = TiedQuantizer.from_state(load_file(folder / CODEBOOKS))
+        self.codes = load_file(folder / CODES)["codes"]
+        self.counts = Counts.load(folder, self.settings)
