@@ -18,6 +18,7 @@ from callslip.encoders.modules import Layer, Prompts, digest_of, load_modules, r
 from callslip.encoders.packaged import MODELS
 from callslip.errors import BadInput, CallslipError, Unsupported
 from callslip.runtime import consent
+from callslip.runtime.seeds import seeded
 
 GRANITE_HUB = ("ibm-granite/granite-embedding-30m-english", "9b5b096411652ec1189c68fcfb90d0a82c5b45af")
 DEFAULT_LENGTH = 256
@@ -62,6 +63,8 @@ class Checkpoint:
     prompts: Prompts = field(default_factory=Prompts)
     modules: tuple[Layer, ...] = ()
     """What follows the pooling."""
+    folder: Path | None = None
+    """The folder of a checkpoint in Hugging Face's layout."""
 
     @property
     def state_dim(self) -> int:
@@ -170,6 +173,7 @@ def from_folder(folder: Path, name: str) -> Checkpoint:
         pad_id=pad_id,
         prompts=read_prompts(folder),
         modules=modules,
+        folder=folder,
     )
 
 
@@ -252,14 +256,17 @@ def _load(folder: Path) -> Any:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, report = AutoModel.from_pretrained(
-            str(folder),
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        # transformers draws random weights for a missing pooler. An encoder is loaded when a text is first encoded, in
+        # the middle of a fit unless all vectors are cached, so that must not disturb the caller's RNG.
+        with seeded(0):
+            model, report = AutoModel.from_pretrained(
+                str(folder),
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
     except Exception as error:
         raise BadInput(folder, f"transformers cannot load it ({_first_line(error)})", remedy=_LAYOUT) from None
     finally:

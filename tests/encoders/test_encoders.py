@@ -153,6 +153,13 @@ def test_fingerprint_follows_the_weights(tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
+def test_loading_an_encoder_does_not_disturb_the_rng(tiny):
+    """A fit whose vectors are cached never loads the encoder, and must draw the same numbers as one that does."""
+    before = torch.random.get_rng_state()
+    load_encoder(tiny["BERT"], backend="torch").runner.model  # a checkpoint without the pooler, drawn at random
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_pickled_weights_are_refused_unread(tmp_path):
     folder = tiny_checkpoint(tmp_path)
     (folder / "model.safetensors").unlink()
