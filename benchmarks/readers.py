@@ -27,10 +27,11 @@ DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 RESULTS = Path(__file__).parent / "results"
 MEASURES = ["nDCG@10", "R@10", "Success@1"]
 LENGTH = 48
-TEXTS = {"pseudo_queries": ["title"], "backend": "torch", "seed": 0}
+TEXTS = {"training_texts": ["document", "title"], "backend": "torch", "seed": 0}
+TITLES = {"training_texts": ["title"]}
 TUNED = {"train_encoder": "top", "encoder_learning_rate": 5e-5, "seq2seq_length": LENGTH, "noise": 0.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tied-atomic": ("tied-atomic", {"epochs": 6, "batch_size": 64}),
+    "tied-atomic": ("tied-atomic", TITLES | {"epochs": 6, "batch_size": 64}),
     "glen": ("glen", {"length": 8, "keyword_epochs": 2, "epochs": 3, "epoch_pairs": None, "batch_size": 64}),
     "genret": (
         "genret",
@@ -45,7 +46,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
     "bm25": ("bm25", {}),
     "dense": ("dense", {"backend": "torch"}),
-    "dual encoder, tuned": ("dense-trained", TEXTS | TUNED | {"epochs": 6, "batch_size": 64}),
+    "dual encoder, tuned": ("dense-trained", TEXTS | TITLES | TUNED | {"epochs": 6, "batch_size": 64}),
 }
 
 

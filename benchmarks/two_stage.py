@@ -26,19 +26,19 @@ from callslip.settings import parse_assignments
 RESULTS = Path(__file__).parent / "results"
 RANKINGS = ("sum", "bucket")
 MEASURES = ["nDCG@10", "R@100"]
-NCI_TEXTS = ("title", "sentences", "spans")
+NCI_TEXTS = ("document", "title", "sentences", "spans")
 # name -> method, preset, settings. A control has the same texts and the same shape of codes as what it controls.
 SYSTEMS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "dsi-text": ("dsi-semantic", "text", {}),
-    "dsi-lead": ("dsi-semantic", "text", {"pseudo_queries": ("lead",)}),
+    "dsi-lead": ("dsi-semantic", "text", {"training_texts": ("document", "lead")}),
     "dsi-text, random": ("dsi-random", "text", {}),
     "dsi-qg": ("dsi-qg", None, {}),
     "dsi-qg, random": ("dsi-qg", None, {"codes": "random"}),
     "dsi-semantic": ("dsi-semantic", None, {}),
     "dsi-semantic, random": ("dsi-random", None, {}),
     "nci": ("nci", None, {}),
-    "nci, plain heads": ("dsi-semantic", None, {"pseudo_queries": NCI_TEXTS}),
-    "nci, random": ("dsi-random", None, {"pseudo_queries": NCI_TEXTS}),
+    "nci, plain heads": ("dsi-semantic", None, {"training_texts": NCI_TEXTS}),
+    "nci, random": ("dsi-random", None, {"training_texts": NCI_TEXTS}),
     "ultron-pq": ("ultron-pq", None, {}),
     "ultron-pq, random": ("dsi-random", None, {"length": 3}),
 }
@@ -90,7 +90,7 @@ def measure(
     """Fit one system and evaluate it under each ranking: what to report, and nDCG@10 of each query."""
     method, preset, own = SYSTEMS[system]
     unfitted = make(method, own | values, preset=preset)
-    examples = len(unfitted.training_pairs(corpus)) + unfitted.settings.train_on_documents * len(corpus)
+    examples = len(unfitted.training_pairs(corpus)) + ("document" in unfitted.settings.training_texts) * len(corpus)
     epochs = unfitted.settings.epochs
     if steps is not None:
         epochs = max(1, round(steps * unfitted.settings.batch_size / examples))

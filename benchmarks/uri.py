@@ -38,7 +38,8 @@ URI: dict[str, Any] = WRITER | {
     "history_dropout": 0.5, "start": "none",
 }  # fmt: skip
 TEXT: dict[str, Any] = {
-    "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "pseudo_queries": ("title",), "level_epochs": 8,
+    "width": 32, "length": 2, "decoder_width": 64, "decoder_layers": 1, "level_epochs": 8,
+    "training_texts": ("document", "title"),
     "level_learning_rate": 2e-3, "epochs": 12, "learning_rate": 2e-3, "ranker_epochs": 3,
 }  # fmt: skip
 BEAM = 20

@@ -13,10 +13,11 @@ import functools
 import inspect
 import itertools
 import math
+import re
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -109,6 +110,8 @@ def make(settings: type[S], values: Mapping[str, Any] | None = None) -> S:
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
     options = typing.get_args(hint)
+    if isinstance(value, str) and hint is not str:  # a text may end with a space: a prompt does
+        value = value.strip()
     if typing.get_origin(hint) is typing.Literal:
         if value not in options:
             raise BadSetting(f"setting {name!r}: {value!r} is not a valid choice", f"Choose: {_kind_name(hint)}.")
@@ -182,8 +185,23 @@ def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str
             raise BadSetting(
                 f"cannot parse {option} {assignment!r}", f"Write it as key=value, for example {option} {example}."
             )
-        values[name.strip()] = value.strip()
+        values[name.strip()] = value.lstrip()
     return values
+
+
+def split_spec(spec: str, options: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """`"minilm:dim=64,max_length=32"` -> `"minilm", {"dim": "64", "max_length": "32"}`, if these are the options.
+
+    A value extends to the next option, so that it may contain commas, colons and spaces.
+    """
+    name, *given = re.split(rf"[:,](?=(?:{'|'.join(options)})=)", spec)
+    return name.strip(), {key: value for key, _, value in (one.partition("=") for one in given)}
+
+
+def joined_spec(name: str, options: Mapping[str, Any]) -> str:
+    """A name and its options as one text, which `split_spec` reads; an option that is None is left out."""
+    given = [f"{key}={value}" for key, value in options.items() if value is not None]
+    return f"{name}{',' if ':' in name else ':'}{','.join(given)}" if given else name
 
 
 def to_dict(settings: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from callslip.training.checkpoints import Checkpoints
 
 TINY: dict[str, Any] = {
     "epochs": 1, "batch_size": 8, "width": 4, "length": 2, "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 1,
-    "pseudo_queries": (), "train_on_documents": False, "seq2seq_length": 12, "backend": "torch", "ranking": "code",
+    "training_texts": (), "seq2seq_length": 12, "backend": "torch", "ranking": "code",
     "writing_epochs": 1, "level_epochs": 1, "level_steps": 1, "stop_collapsed": False, "ranker_epochs": 1,
     "adaptor_width": 8, "learning_rate": 1e-2, "encoder_learning_rate": 1e-2,
 }  # fmt: skip

@@ -239,23 +239,23 @@ def check_training_texts(corpus: Corpus, method: str, values: dict[str, Any], pa
     patch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", doc2query)
 
     def count(**changed: Any) -> int:
-        make(method, values | {"pseudo_queries": ()} | changed).fit(corpus)
+        make(method, values | {"training_texts": ("document",)} | changed).fit(corpus)
         return len(spies.calls["of_documents"][-1].arguments[1])
 
     assert count() == 2 * documents
-    assert count(train_on_documents=False) == documents
-    assert count(train_on_queries=False) == documents
+    assert count(training_texts=()) == documents
+    assert count(query_repeat=0) == documents
     assert count(query_repeat=3) == 4 * documents
     for kinds in (("title",), ("title", "lead")):
-        assert count(pseudo_queries=kinds) == len(pseudo_queries(corpus, kinds=kinds)) + 2 * documents
-    assert count(doc2query="some/checkpoint", doc2query_per_document=2, seed=3) == 2 * documents + 1
-    count(doc2query="some/checkpoint", doc2query_sampling="nucleus")
+        assert count(training_texts=("document", *kinds)) == len(pseudo_queries(corpus, kinds=kinds)) + 2 * documents
+    assert count(doc2query="some/checkpoint:count=2", seed=3) == 2 * documents + 1
+    count(doc2query="some/checkpoint:sampling=nucleus")
     assert asked == [("some/checkpoint", 2, 3, "top-k"), ("some/checkpoint", 5, 0, "nucleus")]
 
 
 def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:
     """Documents have the vectors of the encoder that the settings name, cut to its length."""
-    index: Any = make(method, values | {"encoder": "scratch:dim=16,seed=2", "max_length": 3}).fit(corpus)
+    index: Any = make(method, values | {"encoder": "scratch:dim=16,seed=2,max_length=3"}).fit(corpus)
     contents = [document.content for document in corpus]
     expected = TextVectors(index.settings).encode([" ".join(text.split()[:3]) for text in contents])
     assert index.vectors.shape == (len(corpus), 16)

@@ -56,7 +56,7 @@ def fit(
     from callslip.methods import DEFAULT_CODES, default_for, make
     from callslip.storage.folder import MANIFEST, check_writable
 
-    named, values = options.chosen_settings(recipe, set_)
+    named, values = options.chosen_settings(recipe, set_, method)
     check_writable(out)
     training = out.with_name(f"{out.name}.training")
     _check_resume(training, resume or resume_from is not None, checkpoints)

@@ -226,12 +226,18 @@ def say(text: str) -> None:
     terminal.say(text)
 
 
-def chosen_settings(recipe: str | None, assignments: list[str] | None) -> tuple[str | None, dict[str, Any]]:
-    """Method (if the recipe names one) and settings: the recipe's, overridden by `--set`."""
+def chosen_settings(
+    recipe: str | None, assignments: list[str] | None, method: str | None = None
+) -> tuple[str | None, dict[str, Any]]:
+    """Method (if the recipe names one) and settings: the recipe's, overridden by `--set`. `method` is the one to fit,
+    if it is not the recipe's."""
+    from callslip.methods import find
     from callslip.recipes import read_recipe
     from callslip.settings import parse_assignments
 
     if recipe is None:
         return None, dict(parse_assignments(assignments or []))
     found = read_recipe(recipe)
-    return found.method, found.settings | parse_assignments(assignments or [])
+    fitted = method or found.method
+    settings = found.settings if fitted is None else find(fitted).recipe_settings(found.settings)
+    return found.method, settings | parse_assignments(assignments or [])

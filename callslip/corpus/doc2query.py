@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from callslip.errors import BadSetting, CallslipError, UnknownName
 from callslip.runtime.device import best_device
 from callslip.runtime.progress import track
 from callslip.runtime.seeds import seeded
+from callslip.settings import split_spec
 
 T = TypeVar("T")
 MAX_INPUT_TOKENS = 512
@@ -30,6 +32,27 @@ SAMPLING: dict[str, dict[str, Any]] = {
 
 CHUNK = 256
 """Number of documents whose queries are generated, from one seed, between two writes to the cache."""
+
+
+@dataclass(frozen=True)
+class QueryGenerator:
+    """What the setting `doc2query` says."""
+
+    checkpoint: str
+    count: int = 5
+    """Number of queries per document."""
+    sampling: Sampling = "top-k"
+
+    @classmethod
+    def parse(cls, spec: str) -> Self:
+        """`CHECKPOINT` or `CHECKPOINT:count=10,sampling=nucleus`."""
+        checkpoint, given = split_spec(spec, ("count", "sampling"))
+        count, sampling = given.get("count", "5"), given.get("sampling", "top-k")
+        if not count.strip().isdecimal() or int(count) < 1:
+            raise BadSetting(f"setting 'doc2query': count is {count!r}", "Give a whole number, as in count=5.")
+        if sampling.strip() not in SAMPLING:
+            raise UnknownName("sampling of doc2query", sampling, SAMPLING)
+        return cls(checkpoint, int(count), cast(Sampling, sampling.strip()))
 
 
 def doc2query(

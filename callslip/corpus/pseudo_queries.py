@@ -99,6 +99,7 @@ def keywords(
 Maker = Callable[[Document, random.Random, int | None, DocumentFrequencies], list[str]]
 
 KINDS: dict[str, Maker] = {
+    "document": lambda document, rng, count, frequencies: [document.content],
     "title": lambda document, rng, count, frequencies: title(document),
     "lead": lambda document, rng, count, frequencies: lead(document),
     "sentences": lambda document, rng, count, frequencies: _some(sentences(document), count, rng),

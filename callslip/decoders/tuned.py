@@ -32,11 +32,9 @@ class TunedWriter(WrappedWriter):
         encoder: str,
         writer: CodeWriter,
         trained: Trained,
-        max_length: int | None = None,
-        dim: int | None = None,
     ) -> None:
         super().__init__()
-        loaded = load_encoder(encoder, device="cpu", max_length=max_length, backend="torch", dim=dim)
+        loaded = load_encoder(encoder, device="cpu", backend="torch")
         if not isinstance(loaded, TransformerEncoder):
             raise Unsupported(f"the encoder {encoder!r} has no layers to train", "Use minilm, or train_encoder=none.")
         self.tokens_of, self.filler, self.longest = loaded.tokens, loaded.pad_id, loaded.max_length

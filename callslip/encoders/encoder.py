@@ -11,7 +11,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -19,11 +20,13 @@ from callslip.encoders import cold_start
 from callslip.encoders.given import GIVEN, Given
 from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
+from callslip.encoders.scratch import DEFAULTS as SCRATCH
 from callslip.encoders.scratch import HashedWords, scratch_settings
 from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.runtime import plugins
 from callslip.runtime.process import one_thread
 from callslip.runtime.progress import counting
+from callslip.settings import joined_spec, split_spec
 
 if TYPE_CHECKING:
     from callslip.corpus.documents import Document, Query
@@ -41,6 +44,66 @@ CHARACTERS_PER_TOKEN = 100
 vain."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+OPTIONS = ("max_length", "dim", "query_prompt", "document_prompt")
+"""What may follow an encoder's name: `minilm:max_length=128,dim=256`."""
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """An encoder as the setting `encoder` names it."""
+
+    name: str
+    """The name alone; of the scratch encoder and of a plugin, with the options that are its own."""
+    max_length: int | None = None
+    """Maximum number of tokens; None is the encoder's own limit."""
+    dim: int | None = None
+    """Numbers kept of each vector, from the first (Matryoshka); None keeps all."""
+    query_prompt: str | None = None
+    """Text before each query; None is the checkpoint's own prompt, "" is none."""
+    document_prompt: str | None = None
+
+    @classmethod
+    def parse(cls, spec: str) -> Self:
+        """`NAME` or `NAME:max_length=128,dim=256,query_prompt=query: ,document_prompt=passage: `."""
+        base = spec.partition(":")[0]
+        if base == "scratch":
+            name, given = split_spec(spec, (*OPTIONS, *(key for key in SCRATCH if key not in OPTIONS)))
+            name = joined_spec(name, {key: given.pop(key, None) for key in SCRATCH})
+        elif base != spec and base not in OURS and base in plugins.plugins(plugins.ENCODERS):
+            name, given = split_spec(spec, OPTIONS[2:])
+        else:
+            name, given = split_spec(spec, OPTIONS)
+            if stray := re.search(r":(\w+)=", name):
+                raise UnknownName("option of an encoder", stray[1], OPTIONS)
+        numbers = {key: _whole(key, given.get(key), least) for key, least in (("max_length", 3), ("dim", 1))}
+        return cls(name, **numbers, **{key: given.get(key) for key in OPTIONS[2:]})  # type: ignore[arg-type]
+
+    @property
+    def is_scratch(self) -> bool:
+        return self.name.partition(":")[0] == "scratch"
+
+    @property
+    def plugin(self) -> plugins.Plugin | None:
+        """The plugin that brings the encoder, if it is another package's."""
+        return None if self.name in OURS else plugins.plugins(plugins.ENCODERS).get(self.name.partition(":")[0])
+
+    def prompts(self, own: Prompts) -> Prompts:
+        """A checkpoint's prompts, replaced by those of the spec."""
+        query, document = self.query_prompt, self.document_prompt
+        return Prompts(own.query if query is None else query, own.document if document is None else document)
+
+
+def _whole(key: str, value: str | None, least: int) -> int | None:
+    if value is None:
+        return None
+    if not value.strip().isdecimal() or int(value) < least:
+        raise BadSetting(
+            f"the encoder's {key} is {value!r}",
+            f"Give a whole number, {least} or more. Options of an encoder: {', '.join(OPTIONS)}.",
+        )
+    return int(value)
 
 
 class Runner(Protocol):
@@ -219,88 +282,71 @@ def load_encoder(
     spec: str = "minilm",
     *,
     device: Any = None,
-    max_length: int | None = None,
     backend: str = "auto",
-    dim: int | None = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
 ) -> Encoder:
     """Load an encoder by `spec`: `minilm` (embedded), `granite`, `bge-small`, `scratch[:dim=64,…]`, a folder, or a
-    hub name.
+    hub name; with the options of `EncoderSpec` after a colon.
 
     `backend` "torch" computes in float32; "onnx" runs an int8 graph on the CPU, exported on first use and cached in the
-    cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU. `dim` keeps the first
-    numbers of each vector (Matryoshka). A prompt replaces the checkpoint's own; "" removes it.
+    cache folder; "auto" uses the graph if onnxruntime is installed and the device is a CPU.
     """
     if backend not in BACKENDS:
         raise UnknownName("encoder backend", backend, BACKENDS)
-    if max_length is not None and max_length < 3:
-        raise BadSetting(f"max_length is {max_length}", "Give at least 3: every text has two special tokens.")
-    if spec == "scratch" or spec.startswith("scratch:"):
-        encoder: Encoder = ScratchEncoder(spec, max_length or 256)
-    elif spec not in OURS and (brought := plugins.plugins(plugins.ENCODERS).get(spec.partition(":")[0])):
-        encoder = brought.load()(spec)
+    asked = EncoderSpec.parse(spec)
+    if asked.is_scratch:
+        encoder: Encoder = ScratchEncoder(asked.name, asked.max_length or 256)
+    elif brought := asked.plugin:
+        encoder = brought.load()(asked.name)
         if not isinstance(encoder, Encoder):
             raise BadSetting(
                 f"the plugin {brought.name!r} of {brought.package} gives a {type(encoder).__name__}",
                 "A plugin of callslip.encoders takes the encoder's name and returns a callslip.encoders.Encoder.",
             )
     else:
-        encoder = _load_transformer(spec, device, max_length, backend, dim)
-    if dim is not None and encoder.dim != dim:  # only transformers' vectors can be cut
-        remedy = "Leave vector_size out; of the scratch encoder, write scratch:dim=64."
-        raise BadSetting(f"the encoder {spec!r} has vectors of {encoder.dim} numbers, and {dim} are wanted", remedy)
-    encoder.prompts = _replaced(encoder.prompts, query_prompt, document_prompt)
+        encoder = _load_transformer(asked, device, backend)
+    encoder.prompts = asked.prompts(encoder.prompts)
     return encoder
 
 
-def _replaced(own: Prompts, query: str | None, document: str | None) -> Prompts:
-    """A checkpoint's prompts, replaced by those that are given."""
-    return Prompts(own.query if query is None else query, own.document if document is None else document)
-
-
-def _check_dim(spec: str, dim: int | None, most: int, remedy: str) -> None:
-    if dim is not None and not 1 <= dim <= most:
-        raise BadSetting(f"the encoder {spec!r} has vectors of {most} numbers, and {dim} are wanted", remedy)
-
-
-def _load_transformer(
-    spec: str, device: Any, max_length: int | None, backend: str, dim: int | None
-) -> TransformerEncoder:
-    _check_name(spec)
-    checkpoint = open_checkpoint(spec)
-    length = max_length or checkpoint.default_length
+def _load_transformer(asked: EncoderSpec, device: Any, backend: str) -> TransformerEncoder:
+    checkpoint = checkpoint_of(asked)
+    length = asked.max_length or checkpoint.default_length
     if length > checkpoint.longest:
-        raise BadSetting(f"max_length is {length}", f"The encoder {spec!r} reads at most {checkpoint.longest} tokens.")
-    _check_dim(spec, dim, checkpoint.dim, f"Give vector_size between 1 and {checkpoint.dim}.")
+        remedy = f"The encoder {asked.name!r} reads at most {checkpoint.longest} tokens."
+        raise BadSetting(f"the encoder's max_length is {length}", remedy)
+    if asked.dim is not None and asked.dim > checkpoint.dim:
+        problem = f"the encoder {asked.name!r} has vectors of {checkpoint.dim} numbers, and dim is {asked.dim}"
+        raise BadSetting(problem, f"Use {checkpoint.dim} or fewer.")
     runner, chosen = _choose_runner(checkpoint, device, backend)
-    return TransformerEncoder(checkpoint, runner, length, chosen, dim)
+    return TransformerEncoder(checkpoint, runner, length, chosen, asked.dim)
 
 
 def encoder_dim(spec: str) -> int:
     """The width of an encoder's vectors, without loading its weights unless it is a plugin."""
-    if spec == "scratch" or spec.startswith("scratch:"):
-        return int(scratch_settings(spec)["dim"])
-    if spec not in OURS and spec.partition(":")[0] in plugins.plugins(plugins.ENCODERS):
+    asked = EncoderSpec.parse(spec)
+    if asked.is_scratch:
+        return int(scratch_settings(asked.name)["dim"])
+    if asked.plugin is not None:
         return load_encoder(spec).dim
-    _check_name(spec)
-    return open_checkpoint(spec).dim
+    return asked.dim or checkpoint_of(asked).dim
 
 
 def state_dim(spec: str) -> int:
     """The width of the states of a transformer's tokens, without loading its weights."""
-    _check_name(spec)
-    return open_checkpoint(spec).state_dim
+    return checkpoint_of(EncoderSpec.parse(spec)).state_dim
 
 
-def _check_name(spec: str) -> None:
-    """Reject a bare word that is neither one of our encoders nor a folder: it is a typo, not a hub name."""
+def checkpoint_of(asked: EncoderSpec) -> Checkpoint:
+    """The checkpoint of a transformer. A bare word that is neither one of our encoders nor a folder is rejected: it is
+    a typo, not a hub name."""
     from pathlib import Path
 
-    if spec not in {*OURS, GIVEN} and not Path(spec).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
+    name = asked.name
+    if name not in {*OURS, GIVEN} and not Path(name).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         brought = plugins.plugins(plugins.ENCODERS)
         known = [*OURS, "scratch", *brought, "the path of a folder", "OWNER/NAME on the hub"]
-        raise UnknownName("encoder", spec, known)
+        raise UnknownName("encoder", name, known)
+    return open_checkpoint(name)
 
 
 def _choose_runner(checkpoint: Checkpoint, device: Any, backend: str) -> tuple[Runner, str]:
@@ -334,17 +380,9 @@ class EncoderChoice(Protocol):
     @property
     def encoder(self) -> str: ...
     @property
-    def max_length(self) -> int | None: ...
-    @property
     def backend(self) -> str: ...
     @property
     def device(self) -> str | None: ...
-    @property
-    def vector_size(self) -> int | None: ...
-    @property
-    def query_prompt(self) -> str | None: ...
-    @property
-    def document_prompt(self) -> str | None: ...
 
 
 class TextVectors:
@@ -363,15 +401,7 @@ class TextVectors:
     def encoder(self) -> Encoder:
         if self._encoder is None:
             s = self.settings
-            self._encoder = load_encoder(
-                s.encoder,
-                device=s.device,
-                max_length=s.max_length,
-                backend=s.backend,
-                dim=s.vector_size,
-                query_prompt=s.query_prompt,
-                document_prompt=s.document_prompt,
-            )
+            self._encoder = load_encoder(s.encoder, device=s.device, backend=s.backend)
         return self._encoder
 
     @property
@@ -379,7 +409,7 @@ class TextVectors:
         """The width of the vectors of documents."""
         if self.given.documents is not None:
             return self.given.documents.dim
-        return self.settings.vector_size or encoder_dim(self.settings.encoder)
+        return encoder_dim(self.settings.encoder)
 
     def queries(self, queries: Sequence[Query]) -> np.ndarray:
         """Unit vectors of queries, [n, dim]: given ones by id, others by their texts."""
@@ -428,7 +458,7 @@ class TextVectors:
         if held is None or missing:
             raise Unsupported(
                 f"the training text {missing[0][:60] if missing else ''!r} has no vector, and the index no encoder",
-                "Give vectors of the train queries, or a callable, or leave them out: --set train_on_queries=false, or"
+                "Give vectors of the train queries, or a callable; or do not train on them: --set query_repeat=0, or"
                 " memory=false for tied-residual.",
             )
         return held.of([self.given.by_text[text] for text in texts])
@@ -444,12 +474,11 @@ class TextVectors:
     def prompted(self, texts: list[str], kind: Kind) -> Sequence[str]:
         """Texts with the encoder's prompt before them, for a model that reads them itself. The prompts are read without
         the weights, which such a model has of its own."""
-        s = self.settings
-        light = s.encoder.partition(":")[0] in {"scratch", *plugins.plugins(plugins.ENCODERS)}
-        if self._encoder is not None or light:  # neither has a checkpoint whose files could say more
+        asked = EncoderSpec.parse(self.settings.encoder)
+        if self._encoder is not None or asked.is_scratch or asked.plugin is not None:  # no checkpoint, or loaded
             return self.encoder.prompted(texts, kind)
         if self._prompts is None:
-            self._prompts = _replaced(open_checkpoint(s.encoder).prompts, s.query_prompt, s.document_prompt)
+            self._prompts = asked.prompts(checkpoint_of(asked).prompts)
         prompt = self._prompts.before(kind)
         return [prompt + text for text in texts] if prompt else texts
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from callslip.encoders.pretrained import open_checkpoint
+from callslip.encoders.encoder import EncoderSpec, checkpoint_of
 
 
 class EncoderPieces:
@@ -16,7 +16,7 @@ class EncoderPieces:
         from tokenizers import Tokenizer
 
         # A copy, because the encoder's own tokenizer must keep its truncation.
-        self._reader = Tokenizer.from_str(open_checkpoint(spec).tokenizer.to_str())
+        self._reader = Tokenizer.from_str(checkpoint_of(EncoderSpec.parse(spec)).tokenizer.to_str())
         self._reader.no_truncation()
         self._reader.no_padding()
         self._unknown = getattr(self._reader.model, "unk_token", None)

@@ -211,7 +211,7 @@ class GenerativeRetriever(Retriever):
         from callslip.decoders.tuned import TunedWriter
 
         s = self.settings
-        return TunedWriter(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
+        return TunedWriter(s.encoder, writer, s.train_encoder)
 
     def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
         """The class of a T5 that writes codes, and the options of a new one."""
@@ -227,12 +227,12 @@ class GenerativeRetriever(Retriever):
         """Texts to train on, each with its document: pseudo-queries, then judged queries."""
         from callslip.training.texts import training_pairs
 
-        return training_pairs(corpus, self.settings)
+        return training_pairs(corpus, self.settings, whole_documents=False)
 
     def examples(self, corpus: Corpus) -> Examples:
         """Training examples, as the model reads them."""
         pairs: Sequence[Pair] = [] if self.reader.histories else self.training_pairs(corpus)
-        return self.reader.examples(corpus, pairs, self.vectors, self.settings.train_on_documents)
+        return self.reader.examples(corpus, pairs, self.vectors, "document" in self.settings.training_texts)
 
     def train_model(
         self, examples: Examples, codes: np.ndarray, *, phase: str = "training the decoder", epochs: int | None = None

@@ -83,8 +83,9 @@ def give_more(retriever: Retriever, vectors: Vectors | None, query_vectors: Vect
 def without_encoder(settings: Any, *, keep_texts: bool) -> Any:
     """Settings of an index without an encoder; without a callable it cannot read pseudo-queries either."""
     values: dict[str, Any] = {"encoder": GIVEN}
-    if not keep_texts and hasattr(settings, "pseudo_queries"):
-        values |= {"pseudo_queries": (), "doc2query": None}
+    if not keep_texts and hasattr(settings, "training_texts"):
+        whole = tuple(kind for kind in settings.training_texts if kind == "document")
+        values |= {"training_texts": whole, "doc2query": None}
     return dataclasses.replace(settings, **values)
 
 

@@ -280,7 +280,7 @@ class TunedReader(VectorReader):
     def dim(self) -> int:
         from callslip.encoders.encoder import encoder_dim
 
-        return self.settings.vector_size or encoder_dim(self.settings.encoder)
+        return encoder_dim(self.settings.encoder)
 
     @property
     def tokenizing(self) -> Any:
@@ -294,7 +294,7 @@ class TunedReader(VectorReader):
         if s.encoder_memory == "states" and (width := state_dim(s.encoder)) != dim:
             raise BadSetting(
                 f"encoder_memory=states: the states of {s.encoder!r} have {width} numbers, its vectors {dim}",
-                "Use encoder_memory=vector, or an encoder without a Dense module and no vector_size.",
+                "Use encoder_memory=vector, or an encoder without a Dense module and without `dim`.",
             )
         return {"input_dim": dim, "reads": s.encoder_memory}
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from callslip.corpus.pseudo_queries import KINDS
+from callslip.encoders.encoder import EncoderSpec
 from callslip.errors import BadSetting
 from callslip.settings import check_all, check_range, check_share
 
@@ -13,8 +16,9 @@ Ranking = Literal["bucket", "share", "sum", "union", "code"]
 """Orders of the documents whose codes were written."""
 
 
-MEMORY_SAVERS = ("activations", "autocast")
-"""Values of `save_memory`."""
+MICRO_BATCH = "micro_batch="
+MEMORY_SAVERS = (f"{MICRO_BATCH}32", "activations", "autocast")
+"""Values of `save_memory`; the number is an example."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +32,17 @@ class EncoderSettings:
 
     encoder: str = "minilm"
     """Encoder: minilm (embedded), granite, bge-small, or any Hugging Face encoder by name or path; `given` if queries
-    come with vectors of their own."""
-    max_length: int | None = None
-    """Maximum number of word pieces the encoder reads of each text; none is the encoder's own limit."""
+    come with vectors of their own. Options follow a colon, as in `minilm:max_length=128,dim=256`: `max_length` (word
+    pieces read of each text), `dim` (numbers kept of each vector, for Matryoshka encoders), `query_prompt` and
+    `document_prompt` (text before each query or document, in place of the checkpoint's own prompts)."""
     backend: Literal["auto", "torch", "onnx"] = "auto"
     """How the encoder runs: torch in float32, onnx in int8 (extra `onnx`); auto uses int8 on a CPU where it is
     available."""
     device: str | None = None
     """cpu, cuda or mps; none chooses the best device available."""
-    vector_size: int | None = None
-    """Numbers kept of each vector, from the first, for encoders trained so (Matryoshka); none keeps all."""
-    query_prompt: str | None = None
-    """Text written before each query, such as `query: ` for E5; none is what the checkpoint's files say."""
-    document_prompt: str | None = None
-    """Text written before each document, such as `passage: ` for E5; none is what the checkpoint's files say."""
 
     def check(self) -> None:
-        check_range(self, vector_size=1)
+        EncoderSpec.parse(self.encoder)
 
 
 @dataclass(frozen=True)
@@ -56,22 +54,26 @@ class TextSettings:
     def __post_init__(self) -> None:
         check_all(self)
 
-    pseudo_queries: tuple[str, ...] = ("title", "sentences")
-    """Parts of each document used as pseudo-queries: title, lead, sentences, spans, keywords; empty for none."""
+    training_texts: tuple[str, ...] = ("title", "sentences")
+    """Texts of each document to train on: the whole `document`, and as pseudo-queries its title, lead, sentences,
+    spans or keywords; empty for none."""
     doc2query: str | None = None
-    """Hugging Face sequence-to-sequence checkpoint (name or path) that generates further pseudo-queries."""
-    doc2query_per_document: int = 5
-    """Number of queries that `doc2query` generates for each document."""
-    doc2query_sampling: Literal["top-k", "nucleus"] = "top-k"
-    """Sampling of generated queries: `top-k` (the 10 likeliest tokens) or `nucleus` (p = 0.8 at temperature 0.8)."""
-    train_on_queries: bool = True
-    """Whether to train on the judged queries of the train split."""
+    """Hugging Face sequence-to-sequence checkpoint (name or path) that generates further pseudo-queries. Options follow
+    a colon, as in `NAME:count=10,sampling=nucleus`: `count` (queries per document, 5) and `sampling`: `top-k` (the 10
+    likeliest tokens; the default) or `nucleus` (p = 0.8 at temperature 0.8)."""
     query_repeat: int | None = 1
-    """Number of times each judged query is seen per epoch. None repeats judged queries until they are about a third as
-    many as the pseudo-queries."""
+    """Number of times each judged query of the train split is seen per epoch; 0 trains on none. None repeats judged
+    queries until they are about a third as many as the pseudo-queries."""
 
     def check(self) -> None:
-        check_range(self, doc2query_per_document=1, query_repeat=0)
+        check_range(self, query_repeat=0)
+        unknown = [kind for kind in self.training_texts if kind not in KINDS]
+        if unknown:
+            raise BadSetting(f"setting 'training_texts' has {unknown[0]!r}", f"Use some of {', '.join(KINDS)}.")
+        if self.doc2query is not None:
+            from callslip.corpus.doc2query import QueryGenerator
+
+            QueryGenerator.parse(self.doc2query)
 
 
 @dataclass(frozen=True)
@@ -225,20 +227,23 @@ class T5Settings:
     recommended."""
     seq2seq_length: int = 64
     """Maximum number of word pieces that a fine-tuned encoder or T5 reads of each text."""
-    micro_batch: int | None = None
-    """Maximum number of texts in one forward and backward pass; none is the whole batch. Gradients are those of the
-    whole batch: they are accumulated or, where the loss compares the texts of a batch, computed by GradCache, which
-    encodes each text twice."""
     save_memory: tuple[str, ...] = ()
-    """Ways to need less memory in training: `activations` (activation checkpointing: layers are computed again in the
-    backward pass) and `autocast` (bfloat16 on a GPU; ignored on a CPU)."""
+    """Ways to need less memory in training. `micro_batch=32` reads at most 32 texts in one forward and backward pass;
+    gradients are those of the whole batch: they are accumulated or, where the loss compares the texts of a batch,
+    computed by GradCache, which encodes each text twice. `activations` is activation checkpointing: layers are computed
+    again in the backward pass. `autocast` is bfloat16 on a GPU; ignored on a CPU."""
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Maximum number of texts in one forward and backward pass; None is the whole batch."""
+        sizes = [way.removeprefix(MICRO_BATCH) for way in self.save_memory if way.startswith(MICRO_BATCH)]
+        return int(sizes[-1]) if sizes else None
 
     def check(self) -> None:
-        check_range(self, encoder_learning_rate=0, seq2seq_length=3, micro_batch=1)
-        if not set(self.save_memory) <= set(MEMORY_SAVERS):
-            raise BadSetting(
-                f"setting 'save_memory' is {', '.join(self.save_memory)}", f"Use some of {', '.join(MEMORY_SAVERS)}."
-            )
+        check_range(self, encoder_learning_rate=0, seq2seq_length=3)
+        for way in self.save_memory:
+            if way not in MEMORY_SAVERS[1:] and not re.fullmatch(rf"{MICRO_BATCH}[1-9]\d*", way):
+                raise BadSetting(f"setting 'save_memory' has {way!r}", f"Use some of {', '.join(MEMORY_SAVERS)}.")
         if self.seq2seq is not None and self.train_encoder != "none":
             raise BadSetting(
                 "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."
@@ -264,10 +269,10 @@ class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, Schedul
     """What every generative method has: an encoder, training texts, a decoder, a schedule, and a search over codes."""
 
     heading: ClassVar[str] = "Search"
-    headings: ClassVar[dict[str, str]] = {"train_on_documents": TextSettings.heading}
 
-    train_on_documents: bool = True
-    """Whether to train on the text of each document, too."""
+    training_texts: tuple[str, ...] = ("document", "title", "sentences")
+    """Texts of each document to train on: the whole `document`, and as pseudo-queries its title, lead, sentences,
+    spans or keywords; empty for none."""
     beam: int = 50
     """Beam size; the beam widens by itself when the hits need more codes."""
     decoding: Literal["beam", "exact"] = "beam"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from callslip import settings as settings_of
@@ -48,12 +48,26 @@ class Method:
         if name == "paper" and self.paper is not None:
             from callslip.recipes import read_recipe
 
-            return read_recipe(self.paper).settings
+            return self.recipe_settings(read_recipe(self.paper).settings)
         return dict(self.load().presets[name])
+
+    def recipe_settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a recipe, possibly written for an earlier version, under their present names."""
+        own = self.load().Settings
+        if values.keys() <= names_of(own):
+            return dict(values)
+        from callslip.index.retired import translated
+
+        return translated(own, values, self.settings)
 
     def presets(self) -> dict[str, dict[str, Any]]:
         """The settings of every preset, by name."""
         return {name: self.preset(name) for name in self.preset_names()}
+
+
+def names_of(settings: type) -> set[str]:
+    """The names of the settings that a class has."""
+    return {one.name for one in fields(settings)} if is_dataclass(settings) else set()
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,9 @@ METHODS: dict[str, Method] = {
         paper="dense-trained-paper",
     ),
     "dsi-qg": Method(
-        "dsi:DSI", "DSI trained on pseudo-queries only, never on a document's text", {"train_on_documents": False}
+        "dsi:DSI",
+        "DSI trained on pseudo-queries only, never on a document's text",
+        {"training_texts": ("title", "sentences")},
     ),
     "nci": Method("nci:NCI", "codes by hierarchical k-means, output weights adapted by the prefix", paper="nci-paper"),
     "ultron-pq": Method("ultron_pq:UltronPQ", "codes by product quantisation", paper="ultron-pq-paper"),
@@ -206,15 +222,14 @@ def name_of(cls: type) -> str:
 
 def make_saved(name: str | type, values: Mapping[str, Any]) -> Retriever:
     """An unfitted retriever of the settings that a saved index names, possibly of an earlier version."""
-    from callslip.index.retired import FORMER, as_fitted, saved_settings
+    method = find(name)
+    cls = method.load()
+    if values.keys() <= names_of(cls.Settings):
+        return make(name, getattr(cls.Settings, "former_defaults", {}) | dict(values))
+    from callslip.index.retired import saved_settings
 
-    cls = find(name).load()
-    younger = FORMER.keys() | getattr(cls.Settings, "former_defaults", {}).keys()
-    values = values if younger <= values.keys() else as_fitted(cls.Settings, values)
-    try:
-        return make(name, values)
-    except UnknownName:
-        return cls(saved_settings(cls.Settings, values), method=name if isinstance(name, str) else name_of(name))
+    settings: Any = saved_settings(cls.Settings, values, method.settings)
+    return cls(settings, method=name if isinstance(name, str) else name_of(name))
 
 
 def make(name: str | type, values: Mapping[str, Any] | None = None, *, preset: str | None = None) -> Retriever:
@@ -233,4 +248,10 @@ def make(name: str | type, values: Mapping[str, Any] | None = None, *, preset: s
         given = tuple(f"{key}={chosen.pop(key)}" for key in dotted)
         chosen["options"] = (*chosen.get("options", ()), *given)
     own = cls.Settings if cls.Settings is not object else NoSettings
-    return cls(settings_of.make(own, chosen), method=name if isinstance(name, str) else name_of(name))
+    try:
+        settings: Any = settings_of.make(own, chosen)
+    except UnknownName as error:
+        from callslip.index.retired import spelling_error
+
+        raise spelling_error(own, error) from None
+    return cls(settings, method=name if isinstance(name, str) else name_of(name))

@@ -4,8 +4,8 @@ Four kinds of codes, from the control to the paper's best: random tokens, one to
 number digit by digit (naive), and paths in a tree of k-means clusters (semantic). Documents that share a semantic code
 are ranked by the inner product of their vectors with the query's.
 
-DSI-QG (Zhuang et al., 2022) is DSI without `train_on_documents`: a document is represented by its pseudo-queries
-alone.
+DSI-QG (Zhuang et al., 2022) is DSI without `document` among its `training_texts`: a document is represented by its
+pseudo-queries alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DSI(GenerativeRetriever):
     Settings = DSISettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": {"epochs": 8, "decoder_width": 128},
-        "text": {"pseudo_queries": ("lead", "spans")},
+        "text": {"training_texts": ("document", "lead", "spans")},
     }
 
     def make_codes(self, corpus: Corpus) -> np.ndarray:

@@ -36,9 +36,9 @@ from callslip.training.losses import code_cross_entropy
 class NCISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCodesSettings):
     """Settings of NCI: the tree, the adaptive decoder, and the consistency loss."""
 
-    pseudo_queries: tuple[str, ...] = ("title", "sentences", "spans")
-    """Parts of each document used as pseudo-queries: title, lead, sentences, spans, keywords; empty for none. Spans are
-    the paper's document-as-query."""
+    training_texts: tuple[str, ...] = ("document", "title", "sentences", "spans")
+    """Texts of each document to train on: the whole `document`, and as pseudo-queries its title, lead, sentences,
+    spans or keywords; empty for none. Spans are the paper's document-as-query."""
     width: int = 32
     """Tokens per level."""
     length: int | None = None
@@ -66,7 +66,7 @@ class NCISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
         check_positive(self, "temperature")
         if self.micro_batch is not None and self.consistency == "contrastive":
             raise BadSetting(
-                "setting 'micro_batch': consistency=contrastive compares the texts of a whole batch",
+                "save_memory=micro_batch: consistency=contrastive compares the texts of a whole batch",
                 "Leave one out, or use consistency=divergence.",
             )
 

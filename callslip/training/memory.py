@@ -19,7 +19,7 @@ def recompute_activations(model: nn.Module) -> None:
     if not any(part.supports_gradient_checkpointing for part in found):
         raise Unsupported(
             "save_memory=activations: the model has no layers that transformers could compute again",
-            "Leave it out, or use micro_batch.",
+            "Use save_memory=micro_batch=32 instead.",
         )
     for part in found:
         if part.supports_gradient_checkpointing:

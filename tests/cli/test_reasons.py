@@ -54,7 +54,7 @@ FAST = {
     "width": 4,
     "decoder_width": 16,
     "decoder_layers": 1,
-    "pseudo_queries": "title",
+    "training_texts": "title",
 }
 
 

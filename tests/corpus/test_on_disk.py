@@ -56,7 +56,7 @@ def test_training_pairs_are_those_of_lists(small_corpus, repeat):
     kinds = ("title", "sentences", "spans")
     made, asked = pseudo_queries(small_corpus, kinds, seed=4), small_corpus.pairs("train")
     times = max(1, round(len(made) / 3 / len(asked))) if repeat is None else repeat
-    found = training_pairs(small_corpus, DSISettings(pseudo_queries=kinds, seed=4, query_repeat=repeat))
+    found = training_pairs(small_corpus, DSISettings(training_texts=kinds, seed=4, query_repeat=repeat))
     assert found == made + asked * times
 
 

@@ -58,9 +58,9 @@ def test_an_encoder_without_layers_is_refused():
 @pytest.mark.parametrize("method", ["genret", "nci"])
 def test_an_index_with_a_trained_encoder_lives_like_any_other(method, small_corpus, tmp_path):
     values = {
-        "train_encoder": "top", "encoder_learning_rate": 1e-3, "seq2seq_length": 16, "pseudo_queries": [], "epochs": 1,
+        "train_encoder": "top", "encoder_learning_rate": 1e-3, "seq2seq_length": 16, "training_texts": [], "epochs": 1,
         "level_epochs": 1, "warmup_epochs": 0, "decoder_width": 32, "width": 4, "length": 2, "batch_size": 16,
-        "train_on_documents": False, "backend": "torch",
+        "backend": "torch",
     }  # fmt: skip
     if method == "nci":
         values = {key: value for key, value in values.items() if key not in ("level_epochs", "warmup_epochs")}

@@ -113,14 +113,14 @@ def test_threads_share_one_encoder(minilm):
 
 
 def test_max_length_cuts_and_changes_the_fingerprint(minilm):
-    short = load_encoder("minilm", backend="torch", device="cpu", max_length=8)
+    short = load_encoder("minilm:max_length=8", backend="torch", device="cpu")
     text = "one two three four five six seven eight nine ten"
     np.testing.assert_allclose(short.encode([text]), minilm.encode(["one two three four five six"]), atol=1e-5)
     assert short.fingerprint != minilm.fingerprint
     with pytest.raises(BadSetting, match="at most 512"):
-        load_encoder("minilm", max_length=513)
-    with pytest.raises(BadSetting, match="at least 3"):
-        load_encoder("minilm", max_length=2)
+        load_encoder("minilm:max_length=513")
+    with pytest.raises(BadSetting, match="3 or more"):
+        load_encoder("minilm:max_length=2")
 
 
 @pytest.mark.parametrize(

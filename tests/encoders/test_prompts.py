@@ -10,9 +10,10 @@ from encoders.test_encoders import tiny_checkpoint
 from safetensors.torch import save_file
 
 import callslip
-from callslip.encoders.encoder import TextVectors, load_encoder
+from callslip.encoders.encoder import EncoderSpec, TextVectors, load_encoder
+from callslip.encoders.modules import Prompts
 from callslip.encoders.vector_cache import shared_cache
-from callslip.errors import BadInput, BadSetting, Unsupported
+from callslip.errors import BadInput, BadSetting, UnknownName, Unsupported
 from callslip.index.settings import EncoderSettings
 from callslip.index.vectors import VectorRetriever
 from callslip.methods.glen import training as glen_training
@@ -64,7 +65,7 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path, kinds, size):
     pytest.importorskip("sentence_transformers", reason="compared with sentence-transformers, which is not installed")
     folder = with_modules(tmp_path, *kinds, prompts=PROMPTS)
     model = theirs(folder, truncate_dim=size)
-    encoder = load_encoder(str(folder), backend="torch", device="cpu", dim=size)
+    encoder = load_encoder(str(folder) if size is None else f"{folder}:dim={size}", backend="torch", device="cpu")
     assert encoder.dim == (size or (12 if "Dense" in kinds else 16))
     queries = model.encode_query(TEXTS, normalize_embeddings=True)
     documents = model.encode_document(TEXTS, normalize_embeddings=True)
@@ -86,7 +87,7 @@ def test_the_passage_prompt_is_for_documents_and_a_given_prompt_wins(tmp_path):
     folder = with_modules(tmp_path, prompts={"query": "cat ", "passage": "dog "})
     encoder = load_encoder(str(folder), backend="torch")
     assert (encoder.prompts.query, encoder.prompts.document) == ("cat ", "dog ")
-    other = load_encoder(str(folder), backend="torch", query_prompt="", document_prompt="far ")
+    other = load_encoder(f"{folder}:query_prompt=,document_prompt=far ", backend="torch")
     np.testing.assert_array_equal(other.encode(["mat"], kind="query"), encoder.encode(["mat"]))
     np.testing.assert_array_equal(other.encode(["mat"], kind="document"), encoder.encode(["far mat"]))
 
@@ -95,9 +96,9 @@ def test_the_cache_keeps_kinds_and_prompts_apart(tmp_path, monkeypatch):
     folder = with_modules(tmp_path / "model", prompts=PROMPTS)
     monkeypatch.setenv("CALLSLIP_CACHE", str(tmp_path / "cache"))
     chosen = EncoderSettings(encoder=str(folder), backend="torch")
-    others = [{}, {"query_prompt": "mat ", "document_prompt": ""}, {"vector_size": 7}]
+    others = ["", ":query_prompt=mat ,document_prompt=", ":dim=7"]
     for number, other in enumerate(others, start=1):
-        texts = TextVectors(dataclasses.replace(chosen, **other))
+        texts = TextVectors(dataclasses.replace(chosen, encoder=f"{folder}{other}"))
         for kind in ("query", "document", "plain", "query"):
             found = texts.cached(TEXTS, "encoding", kind)
             np.testing.assert_allclose(found, texts.encoder.encode(TEXTS, kind=kind), atol=1e-6)
@@ -118,9 +119,9 @@ def test_fingerprint_follows_the_dense_weights(tmp_path):
 def test_methods_prompt_queries_documents_and_training_texts(tmp_path, small_corpus):
     """Dense and generative methods give every text the prompt of what it is."""
     folder = with_modules(tmp_path, prompts=PROMPTS)
-    settings = {"encoder": str(folder), "backend": "torch", "vector_size": 9}
+    settings = {"encoder": f"{folder}:dim=9", "backend": "torch"}
     index = callslip.fit(small_corpus, "dense", settings=settings)
-    encoder = load_encoder(str(folder), backend="torch", dim=9)
+    encoder = load_encoder(f"{folder}:dim=9", backend="torch")
     contents = [document.content for document in small_corpus]
     assert isinstance(index, VectorRetriever)
     np.testing.assert_allclose(index.vectors, encoder.encode(contents, kind="document"), atol=1e-6)
@@ -135,7 +136,7 @@ def test_methods_prompt_queries_documents_and_training_texts(tmp_path, small_cor
 
 def test_a_fine_tuned_encoder_reads_the_prompts(tmp_path, small_corpus):
     folder = with_modules(tmp_path, "Dense", prompts=PROMPTS)
-    settings = {"encoder": str(folder), "backend": "torch", "train_encoder": "all", "epochs": 1, "vector_size": 9}
+    settings = {"encoder": f"{folder}:dim=9", "backend": "torch", "train_encoder": "all", "epochs": 1}
     index = callslip.fit(small_corpus, "dsi-semantic", settings=settings)
     read = index.reader.inputs([callslip.Query("q", "cat sat")], np.zeros((1, 9)))
     assert read == [[2, 9, 10, 5, 6, 3]]  # [CLS] dog ran cat sat [SEP]
@@ -149,10 +150,10 @@ def test_a_fine_tuned_encoder_reads_the_prompts(tmp_path, small_corpus):
 def test_tied_atomic_prompts_both_sides(tmp_path, small_corpus, tuned, state):
     """Untrained, it is dense retrieval: the encoder's vectors after Dense, cut, of prompted texts."""
     folder = with_modules(tmp_path, "Dense", prompts=PROMPTS)
-    settings = {"encoder": str(folder), "backend": "torch", "vector_size": 9, "epochs": 0, "state": state}
+    settings = {"encoder": f"{folder}:dim=9", "backend": "torch", "epochs": 0, "state": state}
     settings |= {"train_encoder": "all"} if tuned else {}
     index = callslip.fit(small_corpus, "tied-atomic", settings=settings)
-    encoder = load_encoder(str(folder), backend="torch", dim=9)
+    encoder = load_encoder(f"{folder}:dim=9", backend="torch")
     queries = list(small_corpus.queries.values())[:3]
     for found, texts, kind in (
         (index.vectors, [document.content for document in small_corpus], "document"),
@@ -181,7 +182,7 @@ def test_memories_hold_queries_as_queries(tmp_path, small_corpus):
 @pytest.mark.parametrize("tuned", [False, True])
 def test_glen_reads_training_texts_as_queries_and_documents_as_documents(tmp_path, small_corpus, tuned):
     folder = with_modules(tmp_path, "Dense", prompts=PROMPTS)
-    settings = {"encoder": str(folder), "backend": "torch", "vector_size": 9, "epochs": 0, "keyword_epochs": 0}
+    settings = {"encoder": f"{folder}:dim=9", "backend": "torch", "epochs": 0, "keyword_epochs": 0}
     settings |= {"train_encoder": "all"} if tuned else {}
     index = callslip.fit(small_corpus, "glen", settings=settings)
     texts = glen_training.Training(index, small_corpus).texts
@@ -190,7 +191,7 @@ def test_glen_reads_training_texts_as_queries_and_documents_as_documents(tmp_pat
     if tuned:
         with torch.no_grad():
             read = index.model.memory(read)
-    encoder = load_encoder(str(folder), backend="torch", dim=9)
+    encoder = load_encoder(f"{folder}:dim=9", backend="torch")
     asked = encoder.encode([pair.query for pair in pairs], kind="query")
     expected = np.concatenate([asked, encoder.encode(contents, kind="document")])
     np.testing.assert_allclose(read.numpy(), expected, atol=1e-5)
@@ -205,22 +206,20 @@ def test_states_of_another_width_than_the_vectors_are_refused(tmp_path, small_co
 def test_an_index_of_an_earlier_version_keeps_its_vectors_without_prompts(tmp_path, small_corpus):
     folder = with_modules(tmp_path / "model", prompts=PROMPTS)
     out = tmp_path / "index"
-    callslip.fit(small_corpus, "dense", out, settings={"encoder": str(folder), "query_prompt": ""})
+    callslip.fit(small_corpus, "dense", out, settings={"encoder": str(folder)})
+    assert callslip.load(out).texts.encoder.prompts == Prompts("dog ran ", "on the mat ")
     manifest = folders.read_manifest(out)
-    for name in ("query_prompt", "document_prompt", "vector_size"):
-        del manifest["settings"][name]
+    manifest["settings"]["max_length"] = None  # a setting of the versions before
     folders.write_manifest(out, manifest)
-    assert (callslip.load(out).settings.query_prompt, callslip.load(out).settings.document_prompt) == ("", "")
+    assert callslip.load(out).texts.encoder.prompts == Prompts("", "")
 
 
 def test_bad_files_and_sizes_are_named(tmp_path):
     folder = with_modules(tmp_path / "a", "Dense", prompts=PROMPTS)
     with pytest.raises(BadSetting, match="12 numbers"):
-        load_encoder(str(folder), backend="torch", dim=13)
-    with pytest.raises(BadSetting, match="scratch:dim=64"):
-        load_encoder("scratch:dim=8", dim=4)
-    with pytest.raises(BadSetting, match="vector_size"):
-        EncoderSettings(vector_size=0)
+        load_encoder(f"{folder}:dim=13", backend="torch")
+    with pytest.raises(BadSetting, match="dim is '0'"):
+        EncoderSettings(encoder="minilm:dim=0")
     (folder / "2_Dense" / "model.safetensors").unlink()
     with pytest.raises(BadInput, match="2_Dense"):
         load_encoder(str(folder), backend="torch")
@@ -242,6 +241,29 @@ def test_bad_files_and_sizes_are_named(tmp_path):
 
 def test_text_vectors_pass_the_settings_on(tmp_path):
     folder = with_modules(tmp_path, prompts=PROMPTS)
-    chosen = EncoderSettings(encoder=str(folder), backend="torch", vector_size=3, document_prompt="cat ")
+    chosen = EncoderSettings(encoder=f"{folder}:dim=3,document_prompt=cat ", backend="torch")
     texts = TextVectors(chosen)
     assert texts.encoder.dim == 3 and dataclasses.astuple(texts.encoder.prompts) == ("dog ran ", "cat ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("minilm", EncoderSpec("minilm")),
+        ("minilm:dim=9,max_length=8", EncoderSpec("minilm", 8, 9)),
+        ("a/b:query_prompt=Find, if any: ,document_prompt=", EncoderSpec("a/b", None, None, "Find, if any: ", "")),
+        ("scratch:seed=1,max_length=7,dim=8", EncoderSpec("scratch:dim=8,seed=1", 7)),
+        ("scratch:dim=8,query_prompt=q: ", EncoderSpec("scratch:dim=8", query_prompt="q: ")),
+    ],
+)
+def test_an_encoder_is_named_with_its_options(spec, expected):
+    assert EncoderSpec.parse(spec) == expected
+
+
+def test_unknown_options_and_numbers_that_are_none_are_refused():
+    with pytest.raises(UnknownName, match="option of an encoder 'size'"):
+        EncoderSpec.parse("minilm:size=3")
+    with pytest.raises(BadSetting, match="Options of an encoder: max_length, dim"):
+        EncoderSpec.parse("minilm:dim=3,size=3")
+    with pytest.raises(UnknownName, match="scratch encoder 'size'"):
+        load_encoder("scratch:size=3")

@@ -69,12 +69,12 @@ def test_the_vectors_act(small_corpus, vectors):
 
 
 def test_query_vectors_by_id_in_a_fit_an_evaluation_and_a_loaded_index(small_corpus, vectors, query_vectors, tmp_path):
-    settings = {**FAST, "encoder": "scratch:dim=24", "pseudo_queries": ()}
+    settings = {**FAST, "encoder": "scratch:dim=24", "training_texts": ("document",)}
     plain = callslip.fit(small_corpus, "dsi-semantic", settings=settings)
     index = callslip.fit(
         small_corpus, "dsi-semantic", tmp_path / "i", settings=FAST, vectors=vectors, query_vectors=query_vectors
     )
-    assert index.settings.encoder == "given" and index.settings.pseudo_queries == ()
+    assert index.settings.encoder == "given" and index.settings.training_texts == ("document",)
     assert lists(index, small_corpus) == lists(plain, small_corpus)
     value = callslip.evaluate(index, small_corpus, measures="nDCG@10").measures["nDCG@10"]
     assert value == callslip.evaluate(plain, small_corpus, measures="nDCG@10").measures["nDCG@10"]
@@ -93,7 +93,7 @@ def test_a_callable_encodes_queries_and_pseudo_queries(small_corpus, vectors, en
     plain = callslip.fit(small_corpus, "dsi-semantic", settings=FAST | SCRATCH)
     given = {"vectors": vectors, "query_vectors": encoder.encode}
     index = callslip.fit(small_corpus, "dsi-semantic", tmp_path / "i", settings=FAST, **given)
-    assert index.settings.encoder == "given" and index.settings.pseudo_queries
+    assert index.settings.encoder == "given" and "sentences" in index.settings.training_texts
     assert lists(index, small_corpus) == lists(plain, small_corpus)
     loaded = callslip.load(tmp_path / "i", query_vectors=encoder.encode)
     assert [h.doc_id for h in loaded.search("violin")] == [h.doc_id for h in plain.search("violin")]

@@ -21,7 +21,7 @@ from callslip.methods import make
 BASE: dict[str, Any] = {
     "encoder": "scratch", "width": 4, "length": 2, "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 1,
     "batch_size": 16, "noise": 0.0, "history_width": 12, "history_layers": 1, "history_heads": 1, "history_length": 4,
-    "seq2seq_length": 6, "pseudo_queries": (),
+    "seq2seq_length": 6, "training_texts": ("document",),
 }  # fmt: skip
 TEXTS = ["where is the violin with music3", "the nile"]
 ROWS = np.array([5, 0, 33])

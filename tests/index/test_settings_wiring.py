@@ -67,19 +67,18 @@ def reader(kind: Any = VectorReader, **values: Any) -> Any:
 @pytest.mark.parametrize("method", ["dsi-semantic", "dense"])
 def test_the_encoder_is_loaded_as_the_settings_say(monkeypatch, method):
     asked = []
-    values = {"max_length": 5, "backend": "torch", "device": "cpu", "query_prompt": "q: ", "document_prompt": "d: "}
-    asked_for = values | {"dim": 4}
+    values = {"backend": "torch", "device": "cpu"}
     monkeypatch.setattr("callslip.encoders.encoder.load_encoder", lambda name, **more: asked.append((name, more)))
-    index = make(method, values | {"encoder": "scratch:dim=8", "vector_size": 4})
+    index = make(method, values | {"encoder": "scratch:dim=8"})
     _ = index.texts.encoder
-    assert asked == [("scratch:dim=8", asked_for)]
+    assert asked == [("scratch:dim=8", values)]
     index.adjust({"backend": "onnx"})
     _ = index.texts.encoder
-    assert asked[1] == ("scratch:dim=8", asked_for | {"backend": "onnx"})
+    assert asked[1] == ("scratch:dim=8", values | {"backend": "onnx"})
 
 
 def test_vectors_are_those_of_the_encoder(planned, small_corpus):
-    index = planned(encoder="scratch:dim=24", max_length=6).index
+    index = planned(encoder="scratch:dim=24,max_length=6").index
     assert index.vectors.shape == (40, 24) and index.texts.encoder.max_length == 6
     expected = index.texts.encode([document.content for document in small_corpus])
     np.testing.assert_allclose(index.vectors, expected, atol=1e-6)
@@ -105,16 +104,16 @@ def pairs_of(planned: Any, **values: Any) -> list[Pair]:
 
 
 def test_pseudo_queries_are_the_parts_asked_for(planned, small_corpus):
-    values = {"pseudo_queries": ("lead", "spans"), "train_on_queries": False}
+    values = {"training_texts": ("lead", "spans"), "query_repeat": 0}
     expected = pseudo_queries(small_corpus, kinds=("lead", "spans"), seed=7)
     assert pairs_of(planned, **values) == expected != pseudo_queries(small_corpus, kinds=("lead", "spans"), seed=0)
-    assert pairs_of(planned, pseudo_queries=(), train_on_queries=False) == []
+    assert pairs_of(planned, training_texts=(), query_repeat=0) == []
 
 
 @pytest.mark.parametrize(
     ("values", "times"),
-    [({}, 1), ({"query_repeat": 3}, 3), ({"query_repeat": 0}, 0), ({"train_on_queries": False}, 0),
-     ({"query_repeat": None, "pseudo_queries": ("title", "lead", "sentences", "spans")}, None)],
+    [({}, 1), ({"query_repeat": 3}, 3), ({"query_repeat": 0}, 0),
+     ({"query_repeat": None, "training_texts": ("title", "lead", "sentences", "spans")}, None)],
     ids=str,
 )  # fmt: skip
 def test_judged_queries_are_repeated(planned, small_corpus, values, times):
@@ -134,7 +133,7 @@ def test_doc2query_generates_so_many_queries(monkeypatch, small_corpus):
         "doc2query",
         lambda corpus, name, count, **more: asked.append((name, count, more)) or [Pair("generated", "fruit/0")],
     )
-    generated = {"doc2query": "some/t5", "doc2query_per_document": 9, "doc2query_sampling": "nucleus"}
+    generated = {"doc2query": "some/t5:count=9,sampling=nucleus"}
     index = make("dsi-semantic", BASE | generated | {"device": "cpu"})
     assert Pair("generated", "fruit/0") in index.training_pairs(small_corpus)
     assert asked == [("some/t5", 9, {"device": "cpu", "seed": 7, "sampling": "nucleus"})]
@@ -144,7 +143,7 @@ def test_doc2query_generates_so_many_queries(monkeypatch, small_corpus):
 
 @pytest.mark.parametrize("documents", [True, False])
 def test_documents_are_trained_on_unless_they_are_left_out(planned, documents):
-    made = planned(train_on_documents=documents)
+    made = planned(training_texts=("document", "title") if documents else ("title",))
     count = len(made.index.training_pairs(made.corpus))
     assert len(made.examples.rows) == count + (40 if documents else 0)
     if documents:
@@ -364,9 +363,9 @@ def test_items_without_texts_have_the_interaction_vectors_of_the_seed():
 def test_a_fine_tuned_encoder_is_made_as_the_settings_say(monkeypatch):
     asked = []
     monkeypatch.setattr("callslip.decoders.tuned.TunedWriter", lambda *given: asked.append(given))
-    values = {"encoder": "some/encoder", "train_encoder": "all", "max_length": 33, "vector_size": 9}
+    values = {"encoder": "some/encoder", "train_encoder": "all"}
     reader(TunedReader, **values).join(make("dsi-semantic", BASE | values), "writer")
-    assert asked == [("some/encoder", "writer", "all", 33, 9)]
+    assert asked == [("some/encoder", "writer", "all")]
 
 
 def test_a_fine_tuned_encoder_has_a_learning_rate_of_its_own():
@@ -444,7 +443,7 @@ def test_history_readers_are_the_only_ones_that_read_histories():
 @pytest.mark.parametrize(("on", "expected"), [("texts", 5), ("log", None)])
 def test_gradients_are_accumulated_over_micro_batches_of_texts(planned, on, expected):
     """Histories share their negatives, so that their batches stay whole."""
-    assert planned(on, micro_batch=5).phases["training the decoder"].more["micro_batch"] == expected
+    assert planned(on, save_memory="micro_batch=5").phases["training the decoder"].more["micro_batch"] == expected
     assert planned(on).phases["training the decoder"].more["micro_batch"] is None
 
 
@@ -498,5 +497,8 @@ def test_an_unknown_way_to_save_memory_is_refused():
     with pytest.raises(BadSetting, match="save_memory"):
         make("dsi-semantic", {"save_memory": "activations,disk"})
     with pytest.raises(BadSetting, match="contrastive"):
-        make("nci", {"micro_batch": 8, "consistency": "contrastive"})
-    assert make("nci", {"micro_batch": 8, "consistency": "divergence"}).settings.micro_batch == 8
+        make("nci", {"save_memory": "micro_batch=8", "consistency": "contrastive"})
+    assert make("nci", {"save_memory": "micro_batch=8", "consistency": "divergence"}).settings.micro_batch == 8
+    for size in ("0", "-1", "", "eight"):
+        with pytest.raises(BadSetting, match="micro_batch=32"):
+            make("nci", {"save_memory": f"micro_batch={size}"})

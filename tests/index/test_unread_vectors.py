@@ -18,7 +18,7 @@ from callslip.errors import Unsupported
 from callslip.methods import make
 
 TINY: dict[str, Any] = {
-    "epochs": 1, "batch_size": 16, "width": 4, "length": 2, "pseudo_queries": (), "train_on_documents": False,
+    "epochs": 1, "batch_size": 16, "width": 4, "length": 2, "training_texts": (),
     "seq2seq_length": 12, "backend": "torch", "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 1,
 }  # fmt: skip
 GENRET = {"level_epochs": 1, "level_steps": 1, "stop_collapsed": False}
@@ -135,7 +135,14 @@ def test_items_of_a_log_are_encoded_if_their_texts_are_read(asked, items, dim):
 
 @pytest.fixture(scope="module")
 def coarse(small_corpus) -> Any:
-    values = {"encoder": "scratch", "epochs": 1, "width": 2, "length": 2, "decoder_width": 16, "pseudo_queries": ()}
+    values = {
+        "encoder": "scratch",
+        "epochs": 1,
+        "width": 2,
+        "length": 2,
+        "decoder_width": 16,
+        "training_texts": ("document",),
+    }
     return make("dsi-semantic", values | {"ranking": "code", "beam": 4}).fit(small_corpus)
 
 

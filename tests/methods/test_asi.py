@@ -257,7 +257,7 @@ def test_what_is_judged_to_answer_a_query_is_no_wrong_answer_to_it(small_corpus,
     asked = {"both": callslip.Query("both", "what do both say"), "one": callslip.Query("one", "what does one say")}
     judged = {"train": {"both": {first.doc_id: 1, second.doc_id: 1}, "one": {other.doc_id: 1}}}
     corpus = callslip.Corpus(small_corpus.documents[:3], asked, judged, name="few")
-    values = QUICK | {"epochs": 30, "batch_size": 4, "pseudo_queries": (), "train_on_documents": False}
+    values = QUICK | {"epochs": 30, "batch_size": 4, "training_texts": ()}
     code_terms = Training.code_terms
     for spared in (True, False):
         seen = []
@@ -367,7 +367,7 @@ def test_random_codes_are_the_control(small_corpus):
 
 
 def test_the_encoder_can_be_trained_with_it(small_corpus):
-    values = QUICK | {"encoder": "minilm", "train_encoder": "top", "epochs": 1, "pseudo_queries": ("title",)}
+    values = QUICK | {"encoder": "minilm", "train_encoder": "top", "epochs": 1, "training_texts": ("document", "title")}
     few = callslip.Corpus(small_corpus.documents[:8], name="few")
     index = make("asi++", values | {"seq2seq_length": 8, "backend": "torch", "writing_epochs": 1}).fit(few)
     assert len(index.search("banana", k=3)) == 3

@@ -33,7 +33,7 @@ CODES = {"width": 6, "length": 3}
 DECODER = {"decoder_width": 24, "decoder_layers": 1, "decoder_heads": 3, "dropout": 0.05}
 TINY = {"encoder": "scratch:dim=32", "epochs": 1, "writing_epochs": 0, "batch_size": 12} | CODES | DECODER
 ODD = TINY | {
-    "epochs": 2, "writing_epochs": 3, "seed": 3, "pseudo_queries": ("title",), "noise": 0.7,
+    "epochs": 2, "writing_epochs": 3, "seed": 3, "training_texts": ("document", "title"), "noise": 0.7,
     "learning_rate": 3e-3, "indexer_learning_rate": 2e-2, "head_learning_rate": 7e-4, "weight_decay": 0.07,
     "margin": 2.5, "criteria_weight": 0.4, "temperature": 0.6, "beta": 0.002, "neighbours": 2,
 }  # fmt: skip
@@ -238,7 +238,7 @@ def test_documents_that_answer_a_query_are_spared_unless_the_setting_says_otherw
     asked = {"both": callslip.Query("both", "what do both say"), "one": callslip.Query("one", "what does one say")}
     judged = {"train": {"both": {first.doc_id: 1, second.doc_id: 1}, "one": {other.doc_id: 1}}}
     corpus = callslip.Corpus(small_corpus.documents[:3], asked, judged, name="few")
-    values = TINY | {"pseudo_queries": (), "train_on_documents": False, "neighbours": 0}
+    values = TINY | {"training_texts": (), "neighbours": 0}
     spared = watched(corpus, values)
     for name, position in (("discrete_contrastive", 3), ("bottleneck", 4)):
         for call in spared.calls[name]:
@@ -308,7 +308,9 @@ def test_the_joint_phase_writes_the_codes_that_the_indexer_gives_at_that_step(od
 
 def test_epochs_of_both_phases_are_those_of_the_settings(small_corpus):
     for epochs, writing in ((1, 0), (0, 2), (2, 1)):
-        run = watched(small_corpus, TINY | {"epochs": epochs, "writing_epochs": writing, "pseudo_queries": ()})
+        run = watched(
+            small_corpus, TINY | {"epochs": epochs, "writing_epochs": writing, "training_texts": ("document",)}
+        )
         phases = [record["phase"] for record in run.index.log.records]
         assert phases == [JOINT] * epochs + [WRITING] * writing
 
@@ -407,7 +409,12 @@ def test_the_encoder_and_its_length_are_those_of_the_settings(small_corpus):
 
 def test_a_tuned_encoder_trains_its_layers_at_its_own_rate(small_corpus):
     few = callslip.Corpus(small_corpus.documents[:6], name="few")
-    values = TINY | {"encoder": "minilm", "backend": "torch", "pseudo_queries": ("title",), "seq2seq_length": 5}
+    values = TINY | {
+        "encoder": "minilm",
+        "backend": "torch",
+        "training_texts": ("document", "title"),
+        "seq2seq_length": 5,
+    }
     values |= {"encoder_learning_rate": 3e-5, "writing_epochs": 1}
     counts = {}
     for trained in ("top", "all"):
@@ -431,7 +438,7 @@ def test_a_tuned_encoder_trains_its_layers_at_its_own_rate(small_corpus):
 
 def test_the_quick_preset_is_a_short_training(small_corpus):
     values = {name: value for name, value in TINY.items() if name not in ("epochs", "writing_epochs")}
-    run = watched(small_corpus, values | {"batch_size": 40, "pseudo_queries": ()}, preset="quick")
+    run = watched(small_corpus, values | {"batch_size": 40, "training_texts": ("document",)}, preset="quick")
     phases = [record["phase"] for record in run.index.log.records]
     assert phases == [JOINT] * 2 + [WRITING] * 4
 
@@ -466,7 +473,7 @@ def tuned(checkpoints, **more):
         "encoder": checkpoints["encoder"],
         "backend": "torch",
         "train_encoder": "all",
-        "pseudo_queries": (),
+        "training_texts": ("document",),
     }
     return values | {"decoder_layers": 6, "decoder_heads": 2, "decoder_width": 16, "seq2seq_length": 12} | more
 
@@ -510,7 +517,11 @@ def test_codes_are_made_from_the_pooled_vector_also_where_the_decoder_reads_stat
 @pytest.mark.parametrize("start", ["clusters", "random"])
 def test_the_indexer_starts_with_clusters_or_with_its_random_weights(small_corpus, checkpoints, start):
     few = callslip.Corpus(small_corpus.documents[:8], name="few")
-    for values in (TINY, tuned(checkpoints), TINY | {"seq2seq": checkpoints["seq2seq"], "pseudo_queries": ()}):
+    for values in (
+        TINY,
+        tuned(checkpoints),
+        TINY | {"seq2seq": checkpoints["seq2seq"], "training_texts": ("document",)},
+    ):
         run = watched(few, values | {"indexer_start": start, "epochs": 0})
         assert len(run.calls["begin"]) == (start == "clusters")
         if start == "clusters":
@@ -522,7 +533,7 @@ def test_t5_is_encoder_and_decoder_and_its_encoder_is_frozen_while_the_decoder_l
     few = callslip.Corpus(small_corpus.documents[:8], name="few")
     values = TINY | {
         "seq2seq": checkpoints["seq2seq"],
-        "pseudo_queries": (),
+        "training_texts": ("document",),
         "writing_epochs": 1,
         "learning_rate": 1e-2,
     }

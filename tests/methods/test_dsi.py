@@ -77,11 +77,9 @@ def test_the_training_log_is_kept(small_corpus, tmp_path):
 
 
 def test_pseudo_queries_can_be_chosen(small_corpus):
-    pairs = make("dsi-semantic", QUICK | {"pseudo_queries": "title", "train_on_queries": False}).training_pairs(
-        small_corpus
-    )
+    pairs = make("dsi-semantic", QUICK | {"training_texts": "title", "query_repeat": 0}).training_pairs(small_corpus)
     assert {pair.query for pair in pairs} == {document.title for document in small_corpus}
-    both = make("dsi-semantic", QUICK | {"pseudo_queries": "", "query_repeat": 3}).training_pairs(small_corpus)
+    both = make("dsi-semantic", QUICK | {"training_texts": "", "query_repeat": 3}).training_pairs(small_corpus)
     assert len(both) == 3 * 40
 
 
@@ -93,17 +91,17 @@ def test_dsi_qg_never_reads_a_documents_text(small_corpus):
     assert pairs and not {pair.query for pair in pairs} & contents
     examples = index.examples(small_corpus)
     assert len(examples.inputs) == len(examples.rows) == len(pairs)
-    with_text = make("dsi-qg", QUICK | {"epochs": 0, "train_on_documents": True}).fit(small_corpus)
+    with_text = make("dsi-qg", QUICK | {"epochs": 0, "training_texts": "document,title,sentences"}).fit(small_corpus)
     assert len(with_text.examples(small_corpus).inputs) == len(pairs) + len(small_corpus)
 
 
 def test_dsi_by_text_makes_no_queries(small_corpus):
     """The preset `text` trains on stretches of the text alone: every example is found in its document, word by word."""
-    index = make("dsi-semantic", QUICK | {"train_on_queries": False}, preset="text")
+    index = make("dsi-semantic", QUICK | {"query_repeat": 0}, preset="text")
     text_of = {document.doc_id: document.text for document in small_corpus}
     pairs = index.training_pairs(small_corpus)
     assert pairs and all(pair.query in text_of[pair.doc_id] for pair in pairs)
-    assert index.settings.train_on_documents
+    assert "document" in index.settings.training_texts
 
 
 def test_settings_of_a_search_are_followed_or_refused(small_corpus):

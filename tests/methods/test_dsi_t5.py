@@ -51,7 +51,8 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module", params=["tokens", "codebooks"])
 def index(corpus, checkpoint, request):
     settings = {
-        "encoder": "scratch", "seq2seq": str(checkpoint), "seq2seq_codes": request.param, "pseudo_queries": [],
+        "encoder": "scratch", "seq2seq": str(checkpoint), "seq2seq_codes": request.param,
+        "training_texts": ["document"],
         "epochs": 60, "batch_size": 8, "learning_rate": 3e-3, "width": 4, "length": 2, "beam": 4, "ranking": "bucket",
     }  # fmt: skip
     return callslip.fit(corpus, method="dsi-semantic", settings=settings)
@@ -98,7 +99,7 @@ def test_pickled_weights_are_not_read(corpus, checkpoint, tmp_path):
 
     shutil.copytree(checkpoint, tmp_path / "t5")
     (tmp_path / "t5" / "model.safetensors").rename(tmp_path / "t5" / "pytorch_model.bin")
-    settings = {"encoder": "scratch", "seq2seq": str(tmp_path / "t5"), "pseudo_queries": []}
+    settings = {"encoder": "scratch", "seq2seq": str(tmp_path / "t5"), "training_texts": ["document"]}
     with pytest.raises(CallslipError, match="safetensors"):
         callslip.fit(corpus, method="dsi-semantic", settings=settings)
 

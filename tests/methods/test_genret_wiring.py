@@ -35,11 +35,11 @@ FINAL = "training the decoder"
 DECODER = {"decoder_width": 24, "decoder_layers": 1, "decoder_heads": 3, "dropout": 0.05}
 TINY = DECODER | {
     "encoder": "scratch:dim=32", "epochs": 0, "level_epochs": 1, "level_steps": 1, "batch_size": 12, "width": 5,
-    "length": 1, "stop_collapsed": False, "pseudo_queries": (), "train_on_documents": False,
+    "length": 1, "stop_collapsed": False, "training_texts": (),
 }  # fmt: skip
 ODD = TINY | {
     "epochs": 2, "warmup_epochs": 2, "level_epochs": 2, "level_steps": 30, "length": 2, "seed": 3, "noise": 0.7,
-    "pseudo_queries": ("title",), "train_on_documents": True,
+    "training_texts": ["document", "title"],
     "level_learning_rate": 4e-3, "learning_rate": 3e-3, "weight_decay": 0.07,
     "reconstruction_weight": 0.8, "commitment_weight": 0.6, "retrieval_weight": 1.3,
 }  # fmt: skip
@@ -95,7 +95,7 @@ def tokens_by_level(run):
 
 def test_the_odd_settings_differ_from_the_defaults():
     defaults = to_dict(GenRetSettings())
-    assert all(defaults[name] != value for name, value in ODD.items() if name != "train_on_documents")
+    assert all(defaults[name] != value for name, value in ODD.items())
 
 
 # Phases.
@@ -110,7 +110,7 @@ def test_each_level_is_warmed_up_and_trained_before_the_decoder(odd):
 def test_level_steps_is_a_minimum(small_corpus):
     """Without it, each document comes as often as it has texts."""
     for least, texts, steps in ((0, (), 4), (9, (), 12), (9, ("title", "lead"), 12)):
-        run = watched(small_corpus, TINY | {"level_steps": least, "pseudo_queries": texts})
+        run = watched(small_corpus, TINY | {"level_steps": least, "training_texts": texts})
         assert run.spies.phases[1] == ("level 1", 1, steps)
 
 
@@ -418,7 +418,7 @@ def test_the_decoder_has_the_shape_of_the_settings(odd):
 
 
 def test_training_texts_are_those_of_the_settings(small_corpus, monkeypatch):
-    values = TINY | {"codes": "random", "train_on_documents": True}
+    values = TINY | {"codes": "random"}
     check_training_texts(small_corpus, "genret", values, monkeypatch)
 
 
@@ -428,7 +428,7 @@ def test_the_encoder_and_its_length_are_those_of_the_settings(small_corpus):
 
 def test_a_tuned_encoder_trains_its_layers_at_its_own_rate(small_corpus):
     few = callslip.Corpus(small_corpus.documents[:6], name="few")
-    values = TINY | {"encoder": "minilm", "backend": "torch", "pseudo_queries": ("title",), "seq2seq_length": 5}
+    values = TINY | {"encoder": "minilm", "backend": "torch", "training_texts": ("title",), "seq2seq_length": 5}
     values |= {"train_encoder": "top", "encoder_learning_rate": 3e-5, "epochs": 1, "width": 2}
     run = watched(few, values)
     assert max(map(len, run.calls["of_documents"][0].arguments[0])) == 5

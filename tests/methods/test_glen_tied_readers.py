@@ -27,7 +27,7 @@ from callslip.training import loop
 from callslip.training.checkpoints import Checkpoints
 
 SHORT = {
-    "epochs": 1, "batch_size": 8, "pseudo_queries": (), "seq2seq_length": 12, "backend": "torch", "learning_rate": 1e-2,
+    "epochs": 1, "batch_size": 8, "training_texts": (), "seq2seq_length": 12, "backend": "torch", "learning_rate": 1e-2,
     "encoder_learning_rate": 1e-2, "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 1,
 }  # fmt: skip
 GLEN = {"length": 2, "keyword_learning_rate": 1e-2, "epochs": 2}
@@ -124,7 +124,7 @@ def test_a_saved_glen_is_fed_as_it_was(few, tiny, tmp_path, reader):
 
 
 PAPERS: dict[str, tuple[type, dict[str, Any]]] = {
-    "glen": (T5Reader, {"seq2seq": "T5", "doc2query": "T5", "doc2query_per_document": 2, "batch_size": 8,
+    "glen": (T5Reader, {"seq2seq": "T5", "doc2query": "T5", "batch_size": 8,
                         "keyword_epochs": 1, "epochs": 2}),
     "tied-atomic": (T5Reader, {"seq2seq": "T5", "batch_size": 8, "epochs": 1}),
     "dense-trained": (TunedReader, {"encoder": "BERT", "seq2seq_length": 32, "batch_size": 8, "epochs": 1}),

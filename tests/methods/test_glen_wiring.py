@@ -181,7 +181,7 @@ def test_negatives_may_be_the_best_of_bm25_without_the_answers(small_corpus, pha
 def texts_by_number(index, corpus) -> list[str]:
     """The training texts, each once, in the order of their numbers."""
     texts = [pair.query for pair in index.training_pairs(corpus)]
-    if index.settings.train_on_documents:
+    if "document" in index.settings.training_texts:
         texts += [document.content for document in corpus]
     return list(dict.fromkeys(texts))
 
@@ -331,13 +331,12 @@ def test_the_settings_choose_the_training_texts(small_corpus):
     def texts(**values):
         return Counter(texts_of(small_corpus, **values))
 
-    alone = {"pseudo_queries": "", "train_on_documents": False}
-    assert texts(**alone) == Counter(asked)
-    assert texts(**alone, query_repeat=3) == Counter(dict.fromkeys(asked, 3))
-    assert texts(pseudo_queries="", train_on_documents=True, train_on_queries=False) == Counter(own)
-    assert texts(pseudo_queries="title", train_on_documents=False, train_on_queries=False) == Counter(titles)
-    assert texts(pseudo_queries="title") == Counter(titles) + Counter(asked) + Counter(own)
-    assert texts(**alone, train_on_queries=False) == Counter(own), "there must be something to train on"
+    assert texts(training_texts="") == Counter(asked)
+    assert texts(training_texts="", query_repeat=3) == Counter(dict.fromkeys(asked, 3))
+    assert texts(training_texts="document", query_repeat=0) == Counter(own)
+    assert texts(training_texts="title", query_repeat=0) == Counter(titles)
+    assert texts(training_texts="document,title") == Counter(titles) + Counter(asked) + Counter(own)
+    assert texts(training_texts="", query_repeat=0) == Counter(own), "there must be something to train on"
 
 
 def test_doc2query_writes_further_texts(small_corpus, monkeypatch):
@@ -348,8 +347,7 @@ def test_doc2query_writes_further_texts(small_corpus, monkeypatch):
         return [Pair("asked by a model", "fruit/0")]
 
     monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
-    values = {"doc2query": "some/t5", "doc2query_per_document": 3, "doc2query_sampling": "nucleus", "device": "cpu"}
-    values |= {"seed": 4}
+    values = {"doc2query": "some/t5:count=3,sampling=nucleus", "device": "cpu", "seed": 4}
     assert ("asked by a model", "fruit/0") in texts_of(small_corpus, **values)
     assert seen[-1] == ("some/t5", 3, "cpu", 4, "nucleus")
 
@@ -649,20 +647,15 @@ def assert_scores_are_those_of_the_model(index, hits) -> None:
 
 def test_the_encoder_is_loaded_as_the_settings_say(small_corpus, phases, spy):
     loaded, asked = spy(encoders, "load_encoder"), spy(devices, "best_device")
-    more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
-    fit(small_corpus, encoder="scratch:dim=48", max_length=7, backend="torch", device="cpu", **UNTRAINED, **more)
-    prompts = {(call["dim"], call["query_prompt"], call["document_prompt"]) for call in loaded}
-    assert prompts == {(48, "q: ", "d: ")}
-    assert {(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded} == {
-        ("scratch:dim=48", 7, "torch", "cpu")
-    }
+    fit(small_corpus, encoder="scratch:dim=48", backend="torch", device="cpu", **UNTRAINED)
+    assert {(call["spec"], call["backend"], call["device"]) for call in loaded} == {("scratch:dim=48", "torch", "cpu")}
     assert {call["device"] for call in asked} == {"cpu"}
 
 
 # The readers: a fine-tuned encoder, and T5.
 
 
-TOKENS = {"length": 3, "pseudo_queries": "title", "epochs": 1, "seq2seq_length": 9, "batch_size": 16}
+TOKENS = {"length": 3, "training_texts": "document,title", "epochs": 1, "seq2seq_length": 9, "batch_size": 16}
 
 
 @pytest.fixture

@@ -278,7 +278,7 @@ def test_the_settings_reach_the_adaptors_of_t5(checkpoint, small_corpus):
         "seq2seq": str(checkpoint),
         "adaptor_width": 5,
         "adaptor_rank": 2,
-        "pseudo_queries": (),
+        "training_texts": ("document",),
     }
     index = make("nci", values).fit(small_corpus)
     assert isinstance(index.model, PrefixAwareT5)

@@ -206,11 +206,11 @@ def pairs_of(corpus, **values):
 def test_judged_queries_are_a_third_of_the_others_unless_said_otherwise(small_corpus):
     few = dict(list(small_corpus.judgements["train"].items())[:4])
     corpus = Corpus(small_corpus.documents, small_corpus.queries, {"train": few})
-    pseudo = len(pairs_of(corpus, train_on_queries=False))
+    pseudo = len(pairs_of(corpus, query_repeat=0))
     assert pseudo == 160
     assert len(pairs_of(corpus)) == pseudo + 13 * 4
     assert len(pairs_of(corpus, query_repeat=2)) == pseudo + 2 * 4
-    assert len(pairs_of(corpus, pseudo_queries="")) == 4
+    assert len(pairs_of(corpus, training_texts="")) == 4
 
 
 def test_in_batch_negatives_alone_will_do(small_corpus):
@@ -327,7 +327,7 @@ def test_a_cross_encoder_scores_pairs_one_by_one_as_in_a_batch(cross_encoder, la
 
 def test_a_cross_encoder_as_a_teacher(cross_encoder, small_corpus):
     folder = str(cross_encoder(1))
-    settings = QUICK | {"teacher": folder, "teacher_negatives": 2, "pseudo_queries": "title", "epochs": 2}
+    settings = QUICK | {"teacher": folder, "teacher_negatives": 2, "training_texts": "title", "epochs": 2}
     index = make("tied-atomic", settings).fit(small_corpus)
     assert np.isfinite(index.log.records[-1]["margin"])
     raw = make("tied-atomic", settings | {"teacher_scale": 1.0})

@@ -153,10 +153,12 @@ def test_the_settings_choose_the_training_texts(small_corpus, examples_of):
     def texts(**values):
         return Counter((pair.query, pair.doc_id) for pair in examples_of(**values)[1])
 
-    assert texts(pseudo_queries="") == asked
-    assert texts(pseudo_queries="", query_repeat=2) == asked + asked
-    assert texts(pseudo_queries="title", train_on_queries=False) == titles
-    assert texts(pseudo_queries="title") == titles + asked
+    assert texts(training_texts="") == asked
+    assert texts(training_texts="", query_repeat=2) == asked + asked
+    assert texts(training_texts="title", query_repeat=0) == titles
+    assert texts(training_texts="title", query_repeat=1) == titles + asked
+    whole = Counter((document.content, document.doc_id) for document in small_corpus)
+    assert texts(training_texts="document,title", query_repeat=0) == whole + titles
 
 
 @pytest.mark.parametrize(("query_repeat", "times"), [(None, 13), (2, 2)])
@@ -176,7 +178,7 @@ def test_doc2query_writes_further_texts(examples_of, monkeypatch):
         return [Pair("asked by a model", "fruit/0")]
 
     monkeypatch.setattr(importlib.import_module("callslip.corpus.doc2query"), "doc2query", write)
-    generated = {"doc2query": "some/t5", "doc2query_per_document": 3, "doc2query_sampling": "nucleus"}
+    generated = {"doc2query": "some/t5:count=3,sampling=nucleus"}
     _, pairs, _ = examples_of(**generated, device="cpu", seed=4)
     assert Pair("asked by a model", "fruit/0") in pairs
     assert seen == [("some/t5", 3, "cpu", 4, "nucleus")]
@@ -266,7 +268,7 @@ def test_the_margins_are_those_of_the_teacher(small_corpus, examples_of, monkeyp
     monkeypatch.setattr(method, "CrossEncoder", Lengths)
     monkeypatch.setattr(Lengths, "opened", [])
     values = {"teacher": teacher, "teacher_scale": teacher_scale, "temperature": 0.2}
-    index, pairs, examples = examples_of(**values, teacher_negatives=3, seed=5, device="cpu", pseudo_queries="title")
+    index, pairs, examples = examples_of(**values, teacher_negatives=3, seed=5, device="cpu", training_texts="title")
     texts, vectors = [pair.query for pair in pairs], training_vectors(index)
     rows = np.concatenate([examples.row[:, None], examples.judged], axis=1)
     untrained = np.einsum("nd,ncd->nc", index.texts.encode(texts), vectors[rows])
@@ -328,13 +330,9 @@ def test_large_indexes_are_searched_by_a_graph_unless_the_search_is_exact(small_
 
 def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
     loaded, asked, moved = spy(encoders, "load_encoder"), spy(devices, "best_device"), spy(method, "best_device")
-    values = {"encoder": "scratch:dim=48", "max_length": 7, "backend": "torch", "device": "cpu", "epochs": 0}
-    more = {"vector_size": 48, "query_prompt": "q: ", "document_prompt": "d: "}
-    index = fit(small_corpus, **values, **more)
-    assert [(c["dim"], c["query_prompt"], c["document_prompt"]) for c in loaded] == [(48, "q: ", "d: ")]
-    assert [(call["spec"], call["max_length"], call["backend"], call["device"]) for call in loaded] == [
-        ("scratch:dim=48", 7, "torch", "cpu")
-    ]
+    values = {"encoder": "scratch:dim=48", "backend": "torch", "device": "cpu", "epochs": 0}
+    index = fit(small_corpus, **values)
+    assert [(call["spec"], call["backend"], call["device"]) for call in loaded] == [("scratch:dim=48", "torch", "cpu")]
     index.save(tmp_path / "index")
     api.load(tmp_path / "index")
     index.adjust({"device": "cpu"})
@@ -344,7 +342,7 @@ def test_encoder_and_model_run_as_the_settings_say(small_corpus, spy, tmp_path):
 # The readers: a fine-tuned encoder, and T5.
 
 
-TOKENS = {"pseudo_queries": "title", "epochs": 1, "learning_rate": 1e-2, "seq2seq_length": 9}
+TOKENS = {"training_texts": "title", "epochs": 1, "learning_rate": 1e-2, "seq2seq_length": 9}
 
 
 @pytest.fixture

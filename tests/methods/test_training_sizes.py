@@ -48,8 +48,9 @@ def test_a_big_batch_is_read_in_chunks_with_the_same_gradients(small_corpus, tmp
         words = sorted({word.strip(".,").lower() for d in small_corpus for word in d.content.split()})
         values = values | {"seq2seq": str(save_small_t5(tmp_path / "t5", words))}
     reads: dict[int | None, list[int]] = {5: [], None: []}
+    saved = {5: "micro_batch=5", None: ""}
     found, expected = (
-        gradients(plan(case.split()[0], small_corpus, BASE | values | {"micro_batch": size}), name, reads[size])
+        gradients(plan(case.split()[0], small_corpus, BASE | values | {"save_memory": saved[size]}), name, reads[size])
         for size in (5, None)
     )
     chunked, whole = reads[5], reads[None]
@@ -69,13 +70,13 @@ def test_a_big_batch_is_read_in_chunks_with_the_same_gradients(small_corpus, tmp
 def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpus, tmp_path, spy, method, values):
     words = sorted({word.strip(".,") for document in small_corpus for word in document.content.split()})
     values |= {"seq2seq": str(save_small_t5(tmp_path, words, dropout_rate=0.0)), "batch_size": 32, "epochs": 1}
-    values |= {"pseudo_queries": "title", "seq2seq_length": 9, "learning_rate": 1e-4}
+    values |= {"training_texts": "title", "seq2seq_length": 9, "learning_rate": 1e-4}
     training = importlib.import_module(f"callslip.methods.{method.replace('-', '_')}.training")
     calls, found = spy(training, "in_chunks"), []
-    for saved in ({}, {"micro_batch": 5}, {"save_memory": "activations"}):
-        index = make(method, values | saved).fit(small_corpus)
+    for saved in ("", "micro_batch=5", "activations"):
+        index = make(method, values | {"save_memory": saved}).fit(small_corpus)
         found.append(torch.cat([parameter.detach().flatten() for parameter in index.model.parameters()]))
-        assert index.model.t5.is_gradient_checkpointing == ("save_memory" in saved)
+        assert index.model.t5.is_gradient_checkpointing == (saved == "activations")
     assert {call["size"] for call in calls} == {None, 5}
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)

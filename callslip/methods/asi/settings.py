@@ -11,6 +11,9 @@ from callslip.methods.asi.indexers import IndexerName
 from callslip.settings import check_positive, check_range
 
 CRITERIA = ("density", "bottleneck", "information")
+"""The criteria of ASI++."""
+AS_PRINTED = "density-as-printed"
+"""The density criterion with the signs of the paper's Eq. 5."""
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"epochs": 2, "writing_epochs": 4},
     "random": {"codes": "random"},
@@ -19,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "no-density": {"criteria": ("bottleneck", "information")},
     "no-bottleneck": {"criteria": ("density", "information")},
     "no-information": {"criteria": ("density", "bottleneck")},
-    "density-as-printed": {"density": "printed"},
+    "density-as-printed": {"criteria": ("density-as-printed", "bottleneck", "information")},
 }
 
 
@@ -42,13 +45,11 @@ class ASISettings(GenerativeSettings, T5Settings):
     margin: float = 3.0
     """Margin of the contrastive loss of Eq. 1. Distances between codes are at most 2 L."""
     criteria_weight: float = 0.25
-    """Weight λ of the three criteria of ASI++, reached after the first epoch; 0 is ASI, which ignores `criteria` and
-    `density`."""
+    """Weight λ of the three criteria of ASI++, reached after the first epoch; 0 is ASI, which ignores
+    `criteria`."""
     criteria: tuple[str, ...] = CRITERIA
-    """Criteria of ASI++ to use: density, bottleneck, information."""
-    density: Literal["dense", "printed"] = "dense"
-    """Texts that the density criterion moves most: those in `dense` regions of code space, or, as the paper has
-    `printed` it, those far from the others."""
+    """Criteria of ASI++ to use: density, bottleneck, information. `density` moves the texts in dense regions of code
+    space most; `density-as-printed`, in its place, those far from the others, as the paper's Eq. 5 does."""
     temperature: float = 0.05
     """Temperature of the bottleneck's softmax over the batch; the paper has none, which is 1."""
     beta: float = 0.00005
@@ -95,6 +96,9 @@ class ASISettings(GenerativeSettings, T5Settings):
                 f"setting 'neighbours' is {self.neighbours}",
                 f"A code has {self.length} tokens: use 0 to {self.length}.",
             )
-        unknown = [name for name in self.criteria if name not in CRITERIA]
+        known = (*CRITERIA, AS_PRINTED)
+        unknown = [name for name in self.criteria if name not in known]
         if unknown:
-            raise BadSetting(f"setting 'criteria' has {unknown[0]!r}", f"Use some of {', '.join(CRITERIA)}.")
+            raise BadSetting(f"setting 'criteria' has {unknown[0]!r}", f"Use some of {', '.join(known)}.")
+        if {"density", AS_PRINTED} <= set(self.criteria):
+            raise BadSetting(f"setting 'criteria' has both density and {AS_PRINTED}", "Use one of them.")

@@ -19,6 +19,7 @@ from callslip.methods.asi.equations import (
     generation_loss,
     information_bottleneck,
 )
+from callslip.methods.asi.settings import AS_PRINTED
 from callslip.training.gradcache import in_chunks
 from callslip.training.texts import Drawn, Texts
 
@@ -175,8 +176,9 @@ class Training:
         """
         s, terms = self.settings, {}
         weight = criteria_weight(epochs_done, CRITERIA_START, s.criteria_weight)
-        if "density" in s.criteria:
-            both = [distribution_density(p, s.density == "printed") for p in (random.p_doc, random.p_query)]
+        as_printed = AS_PRINTED in s.criteria
+        if as_printed or "density" in s.criteria:
+            both = [distribution_density(p, as_printed) for p in (random.p_doc, random.p_query)]
             terms["density"] = weight * torch.stack(both).sum()
         if "bottleneck" in s.criteria:
             matched = bottleneck(random.mean_query, random.mean_doc, GAMMA, s.temperature, random.pairs.known)

@@ -136,7 +136,7 @@ class GLEN(GenerativeRetriever):
 
     def tuned_writer(self, writer: Any) -> LexicalTuned:
         s = self.settings
-        return LexicalTuned(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
+        return LexicalTuned(s.encoder, writer, s.train_encoder)
 
     def t5_writer(self) -> tuple[type[LexicalT5], dict[str, Any]]:
         return LexicalT5, {"codes": "words", "vocabulary": self.word_ids, "feedback": self.settings.feedback}

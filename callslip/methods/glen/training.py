@@ -76,7 +76,7 @@ class Training:
         row_of, pairs = corpus.rows(), self.index.training_pairs(corpus)
         texts = [pair.query for pair in pairs]
         rows = [row_of[pair.doc_id] for pair in pairs]
-        if self.settings.train_on_documents or not texts:
+        if "document" in self.settings.training_texts or not texts:
             texts += [document.content for document in corpus]
             rows += range(len(corpus))
         distinct, text = number_texts(texts)

@@ -109,7 +109,7 @@ class TiedAtomic(VectorRetriever):
     def tuned_writer(self, writer: Any) -> TunedWriter:
         s = self.settings
         kind = TunedVector if s.state == "encoder" else TunedWriter
-        return kind(s.encoder, writer, s.train_encoder, s.max_length, s.vector_size)
+        return kind(s.encoder, writer, s.train_encoder)
 
     def t5_writer(self) -> tuple[type[T5CodeWriter], dict[str, Any]]:
         kind = T5Vector if self.settings.state == "encoder" else T5State
