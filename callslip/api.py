@@ -178,8 +178,9 @@ def load(
     """
     if store is not None:
         consent.trust(consent.STORE, store)
-    home = Home.open(hub.fetch_index(str(path)) if hub.is_address(path) else path)
-    if hub.is_address(path):
+    on_hub = str(path).startswith(hub.PATH_SCHEME)
+    home = Home.open(hub.fetch_index(str(path)) if on_hub else path)
+    if on_hub:
         hub.refuse_changes(home, str(path))
     consent.remember_manifest(home.manifest["settings"])
     try:
@@ -200,7 +201,7 @@ def load(
         raise
     except Exception as error:  # every hash fits, and what the files say makes no sense: somebody made them by hand
         home.close()
-        raise IndexCorrupt(home.snapshot, f"is no index of {retriever.method}: {_said(error)}") from None
+        raise IndexCorrupt(home.snapshot, f"is not an index of {retriever.method}: {_said(error)}") from None
     if vectors is not None or query_vectors is not None:
         from callslip.index.given import give_more
 
@@ -221,7 +222,7 @@ def _refuse_plugin(path: str | Path, manifest: Mapping[str, Any]) -> None:
             f"If you trust it: pip install {package}.",
         )
     raise CallslipError(
-        f"{path} was fitted with the class {cls}, which is no installed plugin"
+        f"{path} was fitted with the class {cls}, which no installed plugin has"
         + (f" (package {package})" if package else ""),
         f"Open it with the class: callslip.load(path, method={cls.rpartition(':')[2]}).",
     )
@@ -306,7 +307,7 @@ def snapshot(path: str | Path, out: str | Path) -> None:
     """Copy a saved index as it is at one moment, while others search and change it."""
     from callslip.storage.copies import copy_index
 
-    copy_index(hub.fetch_index(str(path)) if hub.is_address(path) else path, out)
+    copy_index(hub.fetch_index(str(path)) if str(path).startswith(hub.PATH_SCHEME) else path, out)
 
 
 def push(path: str | Path, name: str, *, private: bool = True, message: str = "") -> str:

@@ -117,7 +117,7 @@ def test_a_plugin_that_cannot_be_imported_is_named(monkeypatch):
     assert "no_such_module" in caught.value.problem
     strange = {"odd": plugins.Plugin("odd", "json:JSONDecoder", "odd-package", "3")}
     monkeypatch.setattr(plugins, "plugins", lambda group: strange)
-    with pytest.raises(BadSetting, match="JSONDecoder is no method"):
+    with pytest.raises(BadSetting, match="JSONDecoder is not a method"):
         callslip.fit([callslip.Document("1", "a")], "odd")
     monkeypatch.setattr(plugins, "plugins", lambda group: {"odd": plugins.Plugin("odd", "json:dumps", "odd", "3")})
     with pytest.raises(BadSetting, match="gives a str"):
@@ -139,5 +139,5 @@ def test_a_class_of_ones_own(small_corpus, tmp_path):
         callslip.load(tmp_path / "index")  # a manifest cannot have modules imported
     assert "method=Mine" in caught.value.remedy
     assert callslip.fit(small_corpus, BM25).method == "bm25"
-    with pytest.raises(BadSetting, match="dict is no method"):
+    with pytest.raises(BadSetting, match="dict is not a method"):
         callslip.fit(small_corpus, dict)

@@ -55,8 +55,8 @@ class IndexTools:
         hits = self.retriever.search(query, min(1000, max(1, len(self.retriever))), explain=True)
         hit = next((hit for hit in hits if hit.doc_id == doc_id), None)
         held = await self.get_document(doc_id)
-        told = {"doc_id": doc_id, "method": self.retriever.method, "code": held["code"], "found": hit is not None}
-        return told if hit is None else told | {"rank": hit.rank, "score": hit.score, "why": hit.why}
+        reply = {"doc_id": doc_id, "method": self.retriever.method, "code": held["code"], "found": hit is not None}
+        return reply if hit is None else reply | {"rank": hit.rank, "score": hit.score, "why": hit.why}
 
 
 def mcp_server(tools: Tools, name: str = "callslip", about: str = "") -> MCPServer:
@@ -85,8 +85,8 @@ def mcp_server(tools: Tools, name: str = "callslip", about: str = "") -> MCPServ
 
 def _told(hit: Hit) -> dict[str, Any]:
     code = None if hit.code is None else [token for token in hit.code if token >= 0]
-    told = {"rank": hit.rank, "doc_id": hit.doc_id, "score": hit.score, "title": hit.title}
-    return told | {"text": hit.text[:CHARACTERS], "code": code}
+    reply = {"rank": hit.rank, "doc_id": hit.doc_id, "score": hit.score, "title": hit.title}
+    return reply | {"text": hit.text[:CHARACTERS], "code": code}
 
 
 def http_app(tools: Tools, path: str = "/mcp") -> Any:

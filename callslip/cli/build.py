@@ -16,7 +16,7 @@ def build(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the index.")],
     query_vectors: options.QueryVectorsOption = None,
 ) -> None:
-    """Make the index of a job, as `callslip fit` would have made it in one piece."""
+    """Build the index of a job: the same index that `callslip fit` builds in one piece."""
     from callslip import api
     from callslip.jobs.build import footprint
     from callslip.runtime.memory import peak_memory

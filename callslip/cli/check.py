@@ -22,8 +22,7 @@ def check(
     ] = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Verify every checksum, row, code and node of an index, then open and search it. If something is wrong, print the
-    file's name and exit with 3."""
+    """Verify every file, row and code of an index, then open and search it; exit with 3 if anything is damaged."""
     from callslip.api import check as verify
     from callslip.storage.drift import measure
     from callslip.storage.home import Home, accept_loss_of

@@ -23,7 +23,7 @@ def codes(
         typer.Option("--out", "-o", help="File for the codes: .csv, .tsv, .parquet, .json or .npy; repeatable."),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option("--against", help="An index or file of codes to compare with: what has changed.")
+        Path | None, typer.Option("--against", help="An index or file of codes to compare with.")
     ] = None,
     vectors: options.VectorsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict and all figures as JSON.")] = False,
@@ -36,7 +36,7 @@ def codes(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
 ) -> None:
-    """Make the codes of a corpus without training a model: the doctor's verdict, and files for other engines."""
+    """Make the codes of a corpus without training a model; judge and export them."""
     from callslip import api
     from callslip.errors import BadSetting
     from callslip.identifiers.files import check_written, write_codes

@@ -18,9 +18,12 @@ JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="A folder made 
 def encode(
     job: JobArgument,
     part: Annotated[
-        str | None, typer.Option("--part", metavar="i/n", help="Only the i-th of n shares, from 1; for array jobs.")
+        str | None,
+        typer.Option("--part", metavar="i/n", help="Encode only the i-th of n shares, counted from 1; for array jobs."),
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Number of processes on this machine; 1.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Number of processes on this machine. [default: 1]")
+    ] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="local, ray or dask; the last two need the extra of that name.")
     ] = "local",
@@ -29,7 +32,7 @@ def encode(
         typer.Option("--address", help="Address of the cluster: auto or host:port (ray), tcp://host:port (dask)."),
     ] = None,
 ) -> None:
-    """Encode the shards of a job that are not encoded yet. It may be killed and started again at any time."""
+    """Encode the remaining shards of a job. It can be killed and restarted at any time."""
     from callslip import api
     from callslip.jobs.plan import Job
 
@@ -51,5 +54,5 @@ def _share(part: str | None) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)
     if found is None:
-        raise BadSetting(f"--part {part}", "Give i/n with i from 1 to n, such as 1/8.")
+        raise BadSetting(f"--part {part}", "Give i/n with i from 1 to n, e.g. 1/8.")
     return int(found[1]), int(found[2])

@@ -44,7 +44,7 @@ def fit(
     resume: Annotated[bool, typer.Option("--resume", help="Resume a fit that was stopped or killed.")] = False,
     resume_from: Annotated[
         str | None,
-        typer.Option(help="Resume, but retrain from this phase on, such as 'level 2'; settings may change."),
+        typer.Option(help="Resume, but retrain from this phase on, e.g. 'level 2'; settings may change."),
     ] = None,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save checkpoints in training.")

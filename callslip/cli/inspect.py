@@ -31,7 +31,7 @@ def inspect(
     depth: Annotated[int, typer.Option("--depth", min=0, help="Number of levels of the tree to show; 0 for none.")] = 2,
     branches: Annotated[int, typer.Option("--branches", min=1, help="Number of branches to show per node.")] = 4,
     against: Annotated[
-        Path | None, typer.Option("--against", help="Another index or file of codes: what has changed since.")
+        Path | None, typer.Option("--against", help="Another index or file of codes to compare with.")
     ] = None,
     store: options.StoreOption = None,
 ) -> None:

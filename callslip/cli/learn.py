@@ -23,20 +23,20 @@ def learn(
     ],
     qrels: Annotated[
         Path | None,
-        typer.Option("--qrels", help="Judgements of the queries in LOG, which then has ids and texts of queries."),
+        typer.Option("--qrels", help="Judgements, if LOG is a file of queries with ids."),
     ] = None,
     skip_bad: options.SkipBadOption = False,
     store: options.StoreOption = None,
 ) -> None:
-    """Learn from use: remember which documents answered which queries, or count what users had, without training.
+    """Learn from use, without training: which documents answered which queries, or what users interacted with.
 
-    When the command returns, later searches find by it, and it is durable.
+    The next search uses what was learned. It is on disk when the command returns.
     """
     from callslip import api
 
     done, skipped = api.learn_log(index, log, qrels=qrels, skip_bad=skip_bad)
     if skipped.count:
-        options.say(f"skipped {options.counted(skipped.count, 'bad line')}, such as:")
+        options.say(f"skipped {options.counted(skipped.count, 'bad line')}, for example:")
         for example in skipped.examples[:3]:
             options.say(f"  {example}")
     if done.users:

@@ -23,7 +23,7 @@ CorpusArgument = Annotated[
     typer.Argument(
         metavar="CORPUS",
         help="A BEIR folder, a folder of files (text, Markdown, HTML, notebooks; PDF and DOCX with the extra `files`), "
-        "a .jsonl/.csv/.tsv file (may be .gz), a .parquet file, ir_datasets:NAME, an interaction log, or `demo`.",
+        "a .jsonl/.csv/.tsv file (optionally .gz), a .parquet file, ir_datasets:NAME, an interaction log, or `demo`.",
     ),
 ]
 FormatOption = Annotated[
@@ -33,7 +33,8 @@ QueriesOption = Annotated[Path | None, typer.Option("--queries", help="A file of
 QrelsOption = Annotated[Path | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC).")]
 ItemsOption = Annotated[Path | None, typer.Option("--items", help="Items of an interaction log (JSONL or .item).")]
 ColumnOption = Annotated[
-    list[str] | None, typer.Option("--column", help="Column of a role, as ROLE=NAME, e.g. text=body; repeatable.")
+    list[str] | None,
+    typer.Option("--column", help="Column to read for a role, as ROLE=NAME, e.g. text=body; repeatable."),
 ]
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Skip and count bad lines instead of stopping.")]
 PresetOption = Annotated[str | None, typer.Option("--preset", help="A preset of the method: quick, paper, …")]
@@ -72,7 +73,7 @@ ControlsOption = Annotated[
     typer.Option(
         "--controls/--no-controls",
         help="Include the controls: for texts bm25, dense, hybrid, memory (if there are train queries) and "
-        "dsi-random; for logs popularity, item-knn and dsi-random.",
+        "dsi-random; for logs popularity, item-knn, seqrules, transitions and dsi-random.",
     ),
 ]
 TableOption = Annotated[
@@ -144,7 +145,7 @@ def read_corpus(
     if empty:
         say(f"{counted(empty, 'document')} without any text: no query finds {'it' if empty == 1 else 'them'} by words")
     if corpus.skipped.count:
-        say(f"skipped {corpus.skipped.count:,} bad line{'s' * (corpus.skipped.count != 1)}, such as:")
+        say(f"skipped {corpus.skipped.count:,} bad line{'s' * (corpus.skipped.count != 1)}, for example:")
         for example in corpus.skipped.examples[:3]:
             say(f"  {example}")
     return corpus

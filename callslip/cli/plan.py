@@ -14,7 +14,9 @@ from callslip.cli import app, options
 def plan(
     corpus: options.CorpusArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the job.")],
-    shard_rows: Annotated[int | None, typer.Option("--shard-rows", help="Documents of a shard; 100,000.")] = None,
+    shard_rows: Annotated[
+        int | None, typer.Option("--shard-rows", help="Documents per shard. [default: 100,000]")
+    ] = None,
     method: Annotated[
         str | None, typer.Option("--method", "-m", help="tied-residual, or a method that is trained.")
     ] = None,
@@ -29,7 +31,7 @@ def plan(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
 ) -> None:
-    """Cut a fit into shards that several processes or machines encode: the first of plan, encode, build."""
+    """Split a fit into shards that several processes or machines encode: the first step of plan, encode, build."""
     from callslip import api
     from callslip.settings import parse_assignments
 

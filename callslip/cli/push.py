@@ -12,9 +12,11 @@ from callslip.cli import app, options, terminal
 @app.command()
 def push(
     index: options.IndexArgument,
-    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository on the hub; it is made if needed.")],
-    public: Annotated[bool, typer.Option("--public", help="Let everybody read it, documents included.")] = False,
-    message: Annotated[str, typer.Option("--message", help="Message of the commit.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="The repository on the hub, created if it does not exist.")
+    ],
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public, documents included.")] = False,
+    message: Annotated[str, typer.Option("--message", help="Commit message.")] = "",
 ) -> None:
     """Upload an index, documents included, to the Hugging Face hub, with a card made from its manifest."""
     from callslip import api

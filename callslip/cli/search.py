@@ -42,7 +42,7 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per query.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell why each hit was found, in words; with --json, as data.")
+        bool, typer.Option("--explain", help="Explain in words why each hit was found; with --json, as data.")
     ] = False,
     set_: options.SearchSetOption = None,
     where: Annotated[
@@ -204,7 +204,7 @@ def check_ranges(filter: Filter, retriever: Retriever) -> None:
             odd = [one for one in asked if not isinstance(one, Range) or one.of_dates != (read is date_of)]
             if odd and values and all(read(value) is not None for value in values):
                 raise BadSetting(
-                    f"'{printable(str(odd[0]))}' is no range of {what}, and {name!r} holds {what}",
+                    f"'{printable(str(odd[0]))}' is not a range of {what}, and {name!r} holds {what}",
                     f"Write it as in {printable(name)}={min(values, key=read)}..{max(values, key=read)}; "
                     "one end may be left open.",
                 )

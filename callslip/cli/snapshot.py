@@ -15,7 +15,7 @@ def snapshot(
     index: options.IndexArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
 ) -> None:
-    """Copy an index as it is at one moment, while others search and change it."""
+    """Copy a consistent state of an index while others search and change it."""
     from callslip import api
 
     api.snapshot(index, out)

@@ -15,8 +15,10 @@ def train(
     job: JobArgument,
     every: Annotated[float, typer.Option("--every", help="Seconds between two checkpoints.")] = 60.0,
 ) -> None:
-    """Train the index of a job: torchrun --nproc-per-node N -m callslip train JOB. A training that was stopped or
-    killed resumes."""
+    """Train the index of a job, or resume its training.
+
+    Several processes share the work: torchrun --nproc-per-node N -m callslip train JOB.
+    """
     from callslip import api
     from callslip.training.ranks import is_first
 

@@ -59,9 +59,9 @@ def pdf(raw: bytes) -> Outline:
     except (FileNotDecryptedError, DependencyError):  # AES without its library: the password would be missing anyway
         raise SkippedFile("encrypted PDF", remedy="Save a copy without its password") from None
     except Exception as error:  # pypdf meets damage with errors of many kinds
-        raise SkippedFile("damaged PDF", _said(error), remedy="Open it in a viewer and save it anew") from None
+        raise SkippedFile("damaged PDF", _said(error), remedy="Open it in a viewer and save it again") from None
     if not length or not any(section.text for section in outline.sections()):
-        raise SkippedFile("PDF without text, such as scanned pages", remedy="Recognise its text first (OCR)")
+        raise SkippedFile("PDF without text (scanned pages?)", remedy="Run OCR on it first")
     return outline
 
 
@@ -131,7 +131,7 @@ def notebook(text: str) -> Outline:
             else:
                 lines += [source, ""]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SkippedFile("damaged notebook", _said(error), remedy="Open it in Jupyter and save it anew") from None
+        raise SkippedFile("damaged notebook", _said(error), remedy="Open it in Jupyter and save it again") from None
     return markdown("\n".join(lines).encode("utf-8", "replace").decode().replace("\x00", ""))
 
 

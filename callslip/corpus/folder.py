@@ -1,5 +1,5 @@
-"""Folders: the kind of corpus that one holds; and folders of files, whose texts are split at headings and pages, and
-long sections by length."""
+"""Folders: the kind of corpus that one holds, BEIR folders, and folders of files, whose texts are split at headings and
+pages, and long sections by length."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from callslip.corpus.documents import Document
+from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.encodings import NoText, decoded
 from callslip.corpus.file_types import BINARY, notebook, other_type
 from callslip.corpus.lines import Flaw, Intake, printable
+from callslip.corpus.queries import judgements_from, queries_from
+from callslip.corpus.rows import Columns, read_documents, read_rows
 from callslip.corpus.sections import OUTLINES, Outline
 from callslip.corpus.sentences import count_words, split_sentences, word_spans
 from callslip.corpus.tally import FileTally, SkippedFile
@@ -50,6 +52,24 @@ def find_log(folder: Path) -> Path | None:
     named = find_file(folder, *LOGS)
     inter = [path for path in folder.glob("*.inter*") if path.name.removesuffix(".gz").endswith(".inter")]
     return named or min(inter, default=None)
+
+
+def read_beir(folder: str | Path, intake: Intake, columns: Columns | None = None, *, judged: bool = True) -> Corpus:
+    """Read a BEIR folder: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, each plain or gzipped. Only documents are
+    read if `judged` is false or there are no queries."""
+    folder = Path(folder)
+    file = find_file(folder, BEIR)
+    if file is None:
+        raise BadInput(folder, "no corpus.jsonl or corpus.jsonl.gz in this folder", remedy="Give a BEIR folder.")
+    corpus = Corpus(read_documents(file, read_rows(file, "jsonl", intake), intake, columns))
+    queries = find_file(folder, "queries.jsonl")
+    if not judged or not queries:
+        return corpus
+    corpus.queries = queries_from(queries, intake, "jsonl")
+    if (folder / "qrels").is_dir():
+        known = {doc_id: doc_id for doc_id in corpus.doc_ids}
+        corpus.judgements = judgements_from(folder / "qrels", intake, corpus.queries, known)
+    return corpus
 
 
 def read_folder(

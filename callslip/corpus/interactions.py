@@ -14,8 +14,7 @@ from pathlib import Path
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.corpus.folder import LOGS, find_file, find_log
 from callslip.corpus.lines import Flaw, Intake, check_id, shown
-from callslip.corpus.rows import Columns, Row, find_column, need_column, read_rows
-from callslip.corpus.tables import read_documents
+from callslip.corpus.rows import Columns, Row, find_column, need_column, read_documents, read_rows
 from callslip.errors import BadInput
 
 Histories = dict[str, list[str]]

@@ -8,8 +8,7 @@ from typing import Any
 
 from callslip.corpus.documents import Corpus
 from callslip.corpus.lines import Flaw, Intake, check_id
-from callslip.corpus.rows import Row
-from callslip.corpus.tables import read_documents, read_queries
+from callslip.corpus.rows import Row, read_documents, read_queries
 from callslip.corpus.trec import SPLITS, split_of
 from callslip.errors import CallslipError, MissingExtra, UnknownName
 from callslip.runtime.progress import track

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from callslip.corpus.beir import read_beir
 from callslip.corpus.documents import Corpus
 from callslip.corpus.folder import SUFFIXES as FILE_SUFFIXES
-from callslip.corpus.folder import folder_format, read_folder
+from callslip.corpus.folder import folder_format, read_beir, read_folder
 from callslip.corpus.interactions import read_interactions
 from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
 from callslip.corpus.lines import Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
-from callslip.corpus.rows import check_columns, find_column, read_rows
-from callslip.corpus.tables import read_documents
+from callslip.corpus.rows import check_columns, find_column, read_documents, read_rows
 from callslip.corpus.tally import FileTally
 from callslip.errors import BadInput, BadSetting, UnknownName
 from callslip.runtime import plugins

@@ -8,8 +8,7 @@ from typing import Any
 
 from callslip.corpus.documents import Judgements, Query
 from callslip.corpus.lines import Flaw, Intake, check_id, kind_of
-from callslip.corpus.rows import NAMES, Columns, Row, check_columns, read_rows
-from callslip.corpus.tables import read_queries
+from callslip.corpus.rows import NAMES, Columns, Row, check_columns, read_queries, read_rows
 from callslip.corpus.trec import read_judgements, read_topics, split_of
 from callslip.errors import BadInput, UnknownName
 

@@ -11,8 +11,7 @@ from callslip.corpus.folder import BEIR, find_file
 from callslip.corpus.lines import Intake, printable
 from callslip.corpus.load import LOG_FORMATS, ROLES, detect_format, load_corpus, name_of
 from callslip.corpus.queries import judgements_from, queries_from
-from callslip.corpus.rows import check_columns, read_rows
-from callslip.corpus.tables import each_document
+from callslip.corpus.rows import check_columns, each_document, read_rows
 from callslip.errors import BadInput, BadSetting, Unsupported
 
 TABLES = ("jsonl", "csv", "tsv", "parquet")

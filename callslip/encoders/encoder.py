@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from callslip.encoders import cold_start
+import callslip.encoders.cold_start as cold_start  # a plain import would ask the package's lazy names first
 from callslip.encoders.given import GIVEN, Given
 from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
@@ -156,7 +156,7 @@ class Encoder(ABC):
             raise BadSetting(f"batch_size is {batch_size}", "Give 1 or more.")
         texts = self.prompted(texts, kind)
         vectors = np.empty((len(texts), self.dim), np.float32)
-        with counting(progress, len(texts)) as count:
+        with nullcontext(lambda rows: None) if progress is None else counting(progress, len(texts)) as count:
             for rows, found in self._batches(texts, batch_size):
                 vectors[rows] = found
                 count(len(rows))

@@ -33,7 +33,7 @@ class GivenVectors:
         array = np.asarray(vectors)
         if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.shape[1]:
             raise BadInput(
-                source, f"is no array [rows, dim] of numbers, but {array.dtype} {array.shape}", remedy=REMEDY
+                source, f"is not an array [rows, dim] of numbers, but {array.dtype} {array.shape}", remedy=REMEDY
             )
         if len(array) != len(ids):
             raise BadInput(source, f"has {len(array):,} vectors for {len(ids):,} ids", remedy=REMEDY)

@@ -198,13 +198,13 @@ def missing_answers(retriever: Retriever, judgements: Judgements) -> list[str]:
 
 
 def learned_queries(retriever: Retriever, queries: Iterable[Query]) -> list[str]:
-    """A note if the index has been told the answers of queries that it is evaluated on."""
+    """A note if the index has learned the answers of queries that it is evaluated on."""
     asked = [query.text for query in queries if query.text]
     known = sum(map(retriever.remembers, asked))
     if not known:
         return []
     have = "has" if known == 1 else "have"
-    return [f"{known:,} of {len(asked):,} queries of this split {have} been learned: the index was told the answers."]
+    return [f"{known:,} of {len(asked):,} queries of this split {have} been learned: the index knows their answers."]
 
 
 def pruning_of(

@@ -123,9 +123,9 @@ def _figures(comparison: Comparison) -> str:
 
 def _figure(cell: Cell) -> str:
     mean = f"<b>{cell.mean:.4f}</b>" if cell.best else f"{cell.mean:.4f}"
-    told = f' title="p = {cell.p_corrected:.4f}, corrected"' if cell.p_corrected is not None else ""
+    tooltip = f' title="p = {cell.p_corrected:.4f}, corrected"' if cell.p_corrected is not None else ""
     direction = "up" if (cell.difference or 0) > 0 else "down"
-    mark = f'<span class="mark {direction}"{told}>{cell.mark}</span>'
+    mark = f'<span class="mark {direction}"{tooltip}>{cell.mark}</span>'
     return f"{mean}{mark}<small>{cell.low:.3f}–{cell.high:.3f}</small>"
 
 
@@ -169,7 +169,7 @@ def _seen(comparison: Comparison) -> str:
 
 def _pruning(comparison: Comparison) -> str:
     """Loss of beam search against exact search, for the systems where it was measured."""
-    rows, told = [], []
+    rows, notes = [], []
     for name, report in comparison.reports.items():
         if (pruning := report.pruning) is None:
             continue
@@ -180,11 +180,11 @@ def _pruning(comparison: Comparison) -> str:
             f"{mean:+.4f}<small>{low:+.3f} to {high:+.3f}</small>" for mean, low, high in (x.difference for x in losses)
         )
         rows.append([f"{escape(name)}, exact − beam", *differences])
-        told.append(f'<p class="hint">{escape(name)}: {escape(" ".join(pruning.sentences()))}</p>')
+        notes.append(f'<p class="hint">{escape(name)}: {escape(" ".join(pruning.sentences()))}</p>')
     if not rows:
         return ""
     head = map(escape, ["System, search", *comparison.measures])
-    return "<h2>Loss by beam pruning</h2>" + _table(head, rows) + "".join(told)
+    return "<h2>Loss by beam pruning</h2>" + _table(head, rows) + "".join(notes)
 
 
 def _details(comparison: Comparison, name: str) -> str:

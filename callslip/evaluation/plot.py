@@ -37,9 +37,9 @@ def dot_plot(measure: str, cells: Mapping[str, Cell], baseline: str) -> str:
         y = TOP + ROW * place + ROW / 2
         kind = "system baseline" if name == baseline else "system"
         value = "value best" if cell.best else "value"
-        told = f"{name}: {cell.mean:.4f} ({cell.low:.4f} – {cell.high:.4f})"
+        caption = f"{name}: {cell.mean:.4f} ({cell.low:.4f} – {cell.high:.4f})"
         parts.append(
-            f'<g class="{kind}"><title>{escape(told)}</title>'
+            f'<g class="{kind}"><title>{escape(caption)}</title>'
             f'<text class="name" x="{LEFT - 12}" y="{y + 4}">{escape(shortened(name))}</text>'
             f'<line class="interval" x1="{x(cell.low)}" x2="{x(cell.high)}" y1="{y}" y2="{y}"/>'
             f'<circle cx="{x(cell.mean)}" cy="{y}" r="5"/>'

@@ -82,7 +82,7 @@ class Pruning:
 
     def sentences(self) -> list[str]:
         """Everything except the measures, as sentences."""
-        told = [
+        lines = [
             f"The beam missed the best code for {_percent(self.best_lost)} of the queries, and found "
             f"{_percent(self.codes_found)} of the {self.beam:,} best codes. The first {FIRST_HITS} hits differ for "
             f"{_percent(self.hits_differ)}.",
@@ -91,11 +91,11 @@ class Pruning:
             f"whole search {self.search_ms['beam']:.3g} and {self.search_ms['exact']:.3g}.",
         ]
         if self.grown:
-            told.append(
+            lines.append(
                 f"For {_percent(self.grown)} of the queries the hits needed more codes than {self.beam:,}: their "
                 "measures and hits are those of a wider beam; the shares of codes are unaffected."
             )
-        return told
+        return lines
 
 
 def _percent(share: float) -> str:

@@ -19,7 +19,7 @@ class Glob:
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
-            raise BadSetting(f"the glob {self.pattern!r} is no text", "Give a text such as 'docs/*'.")
+            raise BadSetting(f"the glob {self.pattern!r} is not a text", "Give a text, e.g. 'docs/*'.")
 
     def __str__(self) -> str:
         return self.pattern

@@ -135,7 +135,7 @@ class Retriever:
         )
 
     def remembers(self, text: str) -> bool:
-        """Whether the index has been told the answers of this query, so that finding them is no achievement."""
+        """Whether the index has learned the answers of this query, so that finding them is no achievement."""
         return False
 
     def codes_by_row(self) -> np.ndarray | None:

@@ -274,7 +274,7 @@ class GenerativeSettings(EncoderSettings, TextSettings, DecoderSettings, Schedul
     """Texts of each document to train on: the whole `document`, and as pseudo-queries its title, lead, sentences,
     spans or keywords; empty for none."""
     beam: int = 50
-    """Beam size; the beam widens by itself when the hits need more codes."""
+    """Beam size; widened automatically when k hits need more codes."""
     decoding: Literal["beam", "exact"] = "beam"
     """`beam` search, or `exact`: the best codes of all, without pruning. Exact search is slower the less certain the
     model is; use it on small corpora, and to measure what a beam loses."""

@@ -65,7 +65,7 @@ def encode_job(
     if part is not None:
         i, n = part
         if not 1 <= i <= n:
-            raise BadSetting(f"part {i}/{n}", "Give --part i/n with i from 1 to n, such as 1/8.")
+            raise BadSetting(f"--part is {i}/{n}", "Give --part i/n with i from 1 to n, e.g. 1/8.")
         numbers = numbers[i - 1 :: n]
     missing = [number for number in numbers if standing(job, job.shards[number]) is None]
     if missing:
@@ -75,20 +75,22 @@ def encode_job(
             failed = tries.failed
             raise CallslipError(
                 "\n".join(f"{job.shards[n].name} ({job.shards[n].place}): {failed[n]}" for n in sorted(failed)),
-                "All other shards of this run are done. When the cause is removed, run callslip encode again.",
+                "All other shards of this run are done. Fix the cause, and run callslip encode again.",
             )
     return len(missing)
 
 
 def _check_engine(engine: str, address: str | None, workers: int | None) -> None:
     if engine not in ENGINES:
-        raise BadSetting(f"engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
+        raise BadSetting(f"unknown engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
     if workers is not None and workers < 1:
-        raise BadSetting(f"{workers} workers", "Give --workers of at least 1.")
+        raise BadSetting(f"--workers is {workers}", "Use 1 or more.")
     if engine == "local" and address is not None:
         raise BadSetting(f"--address {address} without an engine", "Add --engine ray or --engine dask.")
     if address is not None and workers is not None:
-        raise BadSetting("--workers with --address", "A cluster has its own workers: leave one of them out.")
+        raise BadSetting(
+            "--workers and --address exclude each other", "A cluster has its own workers: leave --workers out."
+        )
 
 
 def _run(job: Job, numbers: Sequence[int], tries: Tries, engine: str, address: str | None, workers: int | None) -> None:

@@ -81,7 +81,7 @@ class Job:
                 raise CallslipError(f"{path / PLAN} has format {plan['format']}, and this version reads {FORMAT}")
             return cls(path, plan)
         except OSError:
-            raise CallslipError(f"{path} is no job", "Make one: callslip plan CORPUS --out JOB.") from None
+            raise CallslipError(f"{path} is not a job", "Make one: callslip plan CORPUS --out JOB.") from None
         except (ValueError, KeyError, TypeError) as error:
             raise CallslipError(f"{path / PLAN} is damaged ({error})", "Plan the job again.") from None
 
@@ -258,9 +258,11 @@ def plan_job(
     """Write a job folder: the corpus in shards, and codebooks learned from a sample of it."""
     out = Path(out)
     if shard_rows < 1:
-        raise BadSetting(f"shards of {shard_rows} documents", "Give --shard-rows of at least 1.")
+        raise BadSetting(f"--shard-rows is {shard_rows}", "Use 1 or more.")
     if out.exists():
-        raise CallslipError(f"{out} exists", "Encode it, if it is the job; or choose a folder that does not exist.")
+        raise CallslipError(
+            f"{out} exists already", "Run callslip encode if it is this job; otherwise choose another folder."
+        )
     retriever = trainable(method, settings, preset)
     given = None if vectors is None else _open_vectors(Path(vectors))
     try:
@@ -295,7 +297,9 @@ def _write(draft: Path, stream: CorpusStream, retriever: Any, shard_rows: int, g
     rows = sum(one["rows"] for one in shards)
     if given is not None and len(given) != rows:
         raise BadInput(
-            "the given vectors", f"{len(given):,} for {rows:,} documents", remedy="Give one a row, in order."
+            "the given vectors",
+            f"{len(given):,} for {rows:,} documents",
+            remedy="Give one vector per document, in order.",
         )
     queries, judgements = stream.judged(ids) if stream.has_queries else ({}, {})
     if queries:
@@ -385,9 +389,9 @@ def _open_vectors(path: Path) -> np.ndarray:
     """A .npy file of vectors in the order of the documents, mapped."""
     remedy = "Give a .npy array [rows, dim] in the order of the documents."
     if path.suffix != ".npy" or not path.is_file():
-        raise BadInput(path, "is no .npy file", remedy=remedy)
+        raise BadInput(path, "is not a .npy file", remedy=remedy)
     with suppress(ValueError, OSError, EOFError):
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
         if vectors.ndim == 2 and vectors.dtype.kind == "f" and math.prod(vectors.shape):
             return vectors
-    raise BadInput(path, "is no array [rows, dim] of floating-point numbers", remedy=remedy)
+    raise BadInput(path, "is not an array [rows, dim] of floating-point numbers", remedy=remedy)

@@ -82,10 +82,10 @@ def copy_trained(path: str | Path, out: str | Path, query_vectors: bool) -> None
     """Copy the index of a trained job to the folder `out`."""
     job = Job.open(path)
     if query_vectors:
-        raise BadSetting("--query-vectors for a job that is trained", "Give them to callslip fit --query-vectors.")
+        raise BadSetting("a job that is trained takes no --query-vectors", "Use callslip fit --query-vectors instead.")
     if not (job.path / TRAINED / MANIFEST).is_file():
         raise CallslipError(
-            f"{job.plan['method']} is trained, and {job.path} is not yet",
+            f"{job.path} is not trained yet, and {job.plan['method']} needs training",
             f"Run torchrun --nproc-per-node N -m callslip train {job.path}, or callslip train {job.path}.",
         )
     copy_index(job.path / TRAINED, out)

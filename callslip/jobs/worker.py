@@ -52,7 +52,7 @@ def standing(job: Job, shard: Shard) -> dict[str, Any] | None:
     for what, value in expected(job, shard).items():
         if found.get(what) != value:
             raise CallslipError(
-                f"{shard.part} was made with another {_WHAT.get(what, what)} than the plan's",
+                f"{shard.part} was made with a different {_WHAT.get(what, what)} than the plan's",
                 f"Restore {job.path / 'plan.json'}, or delete {file} and run callslip encode again.",
             )
     return found

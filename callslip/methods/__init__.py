@@ -151,7 +151,7 @@ METHODS: dict[str, Method] = {
 
 TEXT_CONTROLS = ("bm25", "dense", "hybrid", "memory", "dsi-random")
 LOG_CONTROLS = ("popularity", "item-knn", "seqrules", "transitions", "dsi-random")
-"""What a comparison includes by itself: nothing that these reach is a merit of learned codes."""
+"""Controls that a comparison always includes: what they reach is no merit of learned codes."""
 DEFAULT = "tied-residual"
 """The method of a fit that names none."""
 DEFAULT_FOR_LOGS = "dsi-semantic"
@@ -204,7 +204,7 @@ def checked(cls: Any) -> type[Retriever]:
 
     if not isinstance(cls, type) or not issubclass(cls, Retriever):
         shown = getattr(cls, "__qualname__", type(cls).__qualname__)
-        raise BadSetting(f"{shown} is no method", "A method is a subclass of callslip.Retriever.")
+        raise BadSetting(f"{shown} is not a method", "A method is a subclass of callslip.Retriever.")
     return cls
 
 

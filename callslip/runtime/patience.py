@@ -45,7 +45,7 @@ def patience(seconds: float, tell: Callable[[str], None] = lambda text: None) ->
 
 def wait_for(take: Callable[[], bool], what: str) -> None:
     """Call `take` until it succeeds; raises `Locked` after the timeout."""
-    current, began, told = _current.get(), time.monotonic(), False
+    current, began, announced = _current.get(), time.monotonic(), False
     while not take():
         waited = time.monotonic() - began
         if waited >= current.seconds:
@@ -53,7 +53,7 @@ def wait_for(take: Callable[[], bool], what: str) -> None:
                 f"{what}: another process has been writing for {current.seconds:.0f} seconds",
                 "Nothing was changed. Try again when it has finished.",
             )
-        if waited >= QUIET and not told:
+        if waited >= QUIET and not announced:
             current.tell(f"waiting for another process that writes to {what}")
-            told = True
+            announced = True
         time.sleep(STEP)

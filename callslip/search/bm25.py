@@ -103,7 +103,7 @@ class WordIndex:
 
         self._bm25 = bm25s.BM25.load(str(folder), mmap=True, show_progress=False)
         if not isinstance(self._bm25.scores.get("num_docs"), int) or not isinstance(self._bm25.vocab_dict, dict):
-            raise IndexCorrupt(folder, "is no index of words: it tells neither documents nor vocabulary")
+            raise IndexCorrupt(folder, "is not an index of words: it has neither documents nor a vocabulary")
         return self
 
 
@@ -136,7 +136,7 @@ def _tokenized(texts: Sequence[str], language: str, stopwords: str, *, return_id
             show_progress=False,
         )
     except ValueError as error:
-        raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, such as en, or none.") from None
+        raise BadSetting(f"setting 'stopwords': {error}", "Use a language of bm25s, e.g. en, or none.") from None
 
 
 def _blocks(sizes: Sequence[int], most: int) -> Iterator[slice]:

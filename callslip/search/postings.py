@@ -89,7 +89,7 @@ class PostingTable:
         found = cls(*(np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in _FILES))
         whole = all(values.ndim == 1 and values.dtype.kind in "iu" for values in found._arrays())
         if not whole or len(found.ends) != len(found.bounds) or len(found.rows) != len(found.counts):
-            raise IndexCorrupt(folder, "is no index of words: its arrays do not fit together")
+            raise IndexCorrupt(folder, "is not an index of words: its arrays do not fit together")
         return found
 
 

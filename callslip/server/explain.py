@@ -55,16 +55,16 @@ def explain(
         row = retriever.row_of().get(doc_id)
         if row is None:
             raise ApiError(404, "unknown document", "It may have been deleted; check the doc_id.")
-        told: dict[str, Any] = {"doc_id": doc_id, "method": retriever.method, "k": k, "rank": None, "fell_at": None}
-        told |= _code_of(retriever, row)
-        told["title"] = retriever.documents.rows([row])[0].title
+        report: dict[str, Any] = {"doc_id": doc_id, "method": retriever.method, "k": k, "rank": None, "fell_at": None}
+        report |= _code_of(retriever, row)
+        report["title"] = retriever.documents.rows([row])[0].title
         mask = retriever.rows.mask(filter)
         if mask is not None and not mask[row]:
-            return told | {"found": False, "verdict": "The filter excludes it.", "levels": []}
+            return report | {"found": False, "verdict": "The filter excludes it.", "levels": []}
         had = set() if keep_history else retriever.rows_had(query)
         if row in had:
             said = "It is in the history, which recommendations leave out unless it is kept."
-            return told | {"found": False, "verdict": said, "levels": []}
+            return report | {"found": False, "verdict": said, "levels": []}
         possible = len(retriever.rows.alive) if mask is None else int(np.count_nonzero(mask))
         trace = Trace()
         with watched(trace):
@@ -72,13 +72,13 @@ def explain(
             found = retriever.find([query], min(k + len(had), possible), mask, True)[0].without(had)
         place = np.flatnonzero(np.asarray(found.rows) == row)
         if len(place):
-            told |= _standing(found, int(place[0]), k)
-        told["found"] = told["rank"] is not None and told["rank"] <= k
-        told["last_score"] = float(found.scores[min(k, len(found.rows)) - 1]) if len(found.rows) else None
-        told["levels"] = _levels(retriever, query, told, trace, mask)
-    lost = [level["level"] for level in told["levels"] if level["kept"] is False]
-    told["fell_at"] = lost[0] if lost and told["rank"] is None else None
-    return told | {"verdict": _verdict(told)}
+            report |= _standing(found, int(place[0]), k)
+        report["found"] = report["rank"] is not None and report["rank"] <= k
+        report["last_score"] = float(found.scores[min(k, len(found.rows)) - 1]) if len(found.rows) else None
+        report["levels"] = _levels(retriever, query, report, trace, mask)
+    lost = [level["level"] for level in report["levels"] if level["kept"] is False]
+    report["fell_at"] = lost[0] if lost and report["rank"] is None else None
+    return report | {"verdict": _verdict(report)}
 
 
 def _code_of(retriever: Retriever, row: int) -> dict[str, Any]:
@@ -101,14 +101,14 @@ def _standing(found: Found, place: int, k: int) -> dict[str, Any]:
 
 
 def _levels(
-    retriever: Retriever, query: Query, told: dict[str, Any], trace: Trace, mask: np.ndarray | None
+    retriever: Retriever, query: Query, report: dict[str, Any], trace: Trace, mask: np.ndarray | None
 ) -> list[dict[str, Any]]:
     """For each token of the document's code: the model's score, and whether the prefix stayed in the beam."""
-    if told["code"] is None or not hasattr(retriever, "identifiers"):
+    if report["code"] is None or not hasattr(retriever, "identifiers"):
         return []
     trie = tree_of(retriever).trie()
-    whole = [*told["code"][: trie.length], *[END] * (trie.length - len(told["code"]))]
-    gains = told.get("why", {}).get("level_scores") or _forced(retriever, query, whole, mask)
+    whole = [*report["code"][: trie.length], *[END] * (trie.length - len(report["code"]))]
+    gains = report.get("why", {}).get("level_scores") or _forced(retriever, query, whole, mask)
     vocabulary, levels, total = vocabulary_of(retriever), [], 0.0
     for level, token in enumerate(whole):
         gain = None if gains is None else float(gains[level])
@@ -152,19 +152,19 @@ def _forced(retriever: Any, query: Query, code: list[int], mask: np.ndarray | No
         return None
 
 
-def _verdict(told: dict[str, Any]) -> str:
+def _verdict(report: dict[str, Any]) -> str:
     """The explanation in one sentence."""
-    if told["found"]:
-        if "fresh" in told.get("why", {}):
-            return f"Found at rank {told['rank']}: it was added since the fit, and is found by its own words."
-        earlier = told.get("why", {}).get("earlier_query")
-        return f"Found at rank {told['rank']}" + (f", by this earlier question: {earlier}" if earlier else ".")
-    if told["rank"] is not None:
-        if told.get("why", {}).keys() & {"memory", "fresh"}:  # other things than its code have found it
-            return f"Its rank is {told['rank']}, beyond the {told['k']} requested hits."
-        return f"The model wrote its code, but its rank is {told['rank']}, beyond the {told['k']} requested hits."
-    if told["fell_at"] is not None:
-        level = told["levels"][told["fell_at"] - 1]
+    if report["found"]:
+        if "fresh" in report.get("why", {}):
+            return f"Found at rank {report['rank']}: it was added since the fit, and is found by its own words."
+        earlier = report.get("why", {}).get("earlier_query")
+        return f"Found at rank {report['rank']}" + (f", by this earlier question: {earlier}" if earlier else ".")
+    if report["rank"] is not None:
+        if report.get("why", {}).keys() & {"memory", "fresh"}:  # other things than its code have found it
+            return f"Its rank is {report['rank']}, beyond the {report['k']} requested hits."
+        return f"The model wrote its code, but its rank is {report['rank']}, beyond the {report['k']} requested hits."
+    if report["fell_at"] is not None:
+        level = report["levels"][report["fell_at"] - 1]
         own = level["prefix_score"]
         scores = "" if own is None else f": its prefix scores {own:.2f}, the last one kept {level['lowest_kept']:.2f}"
         return f"It fell out of the beam at level {level['level']}, where {level['beams']} prefixes were kept{scores}."

@@ -125,12 +125,12 @@ class Explorer:
         below, left = self._below(view, level, node, limit)
         children = []
         for child in below:
-            told = self._told(view, level + 1, child, (*prefix,))
-            if depth > 1 and not told["end"]:
+            entry = self._entry(view, level + 1, child, (*prefix,))
+            if depth > 1 and not entry["end"]:
                 deeper, more = self._below(view, level + 1, child, limit)
-                told["children"] = [self._short(view, level + 2, one) for one in deeper]
-                told["left_out"] = more
-            children.append(told)
+                entry["children"] = [self._short(view, level + 2, one) for one in deeper]
+                entry["left_out"] = more
+            children.append(entry)
         return {
             "prefix": list(prefix),
             "text": code_to_text(prefix, vocabulary_of(view.retriever)),
@@ -167,7 +167,7 @@ class Explorer:
         name = "end" if token == END else code_to_text([token], vocabulary)
         return {"token": token, "name": name, "documents": view.count(inside)}
 
-    def _told(self, view: View, level: int, node: int, prefix: tuple[int, ...]) -> dict[str, Any]:
+    def _entry(self, view: View, level: int, node: int, prefix: tuple[int, ...]) -> dict[str, Any]:
         short = self._short(view, level, node)
         inside = view.identifiers.trie().documents_of(level, node)
         end = short["token"] == END or level + 1 == view.identifiers.length
@@ -246,7 +246,7 @@ def _neighbours(retriever: Retriever, doc_id: str, limit: int) -> dict[str, Any]
     order = [int(one) for one in np.lexsort((np.abs(near - at), -shared))[:limit] if shared[one]]
     found = retriever.documents.rows(identifiers.rows[near[order]].tolist()) if order else []
     words, tree = vocabulary_of(retriever), tree_levels(retriever)
-    told = [
+    entry = [
         {
             "doc_id": document.doc_id,
             "title": document.title,
@@ -256,4 +256,4 @@ def _neighbours(retriever: Retriever, doc_id: str, limit: int) -> dict[str, Any]
         }
         for one, document in zip(order, found, strict=True)
     ]
-    return {"doc_id": doc_id, "length": length, "neighbours": told}
+    return {"doc_id": doc_id, "length": length, "neighbours": entry}

@@ -44,25 +44,25 @@ def facts(name: str, retriever: Retriever) -> dict[str, Any]:
 
 def health(name: str, retriever: Retriever) -> dict[str, Any]:
     """The summary, the diagnosis of the codes of living documents, and plots."""
-    told: dict[str, Any] = {"facts": facts(name, retriever), "verdict": None, "findings": [], "figures": None}
+    overview: dict[str, Any] = {"facts": facts(name, retriever), "verdict": None, "findings": [], "figures": None}
     training = records(retriever)
-    told["plots"] = [
+    overview["plots"] = [
         {"name": f"training-{n}", "title": t, "svg": s} for n, (t, s) in enumerate(plots.training(training))
     ]
-    told["epochs"] = len(training)
+    overview["epochs"] = len(training)
     part = coded(retriever)
     if part is None or not len(retriever):
-        return told
+        return overview
     with retriever.living.gate.searching():
         identifiers: Identifiers = part.identifiers  # type: ignore[attr-defined]
         codes = np.asarray(identifiers.codes[retriever.rows.alive[identifiers.rows]])
     figures = quality.measure(codes)
     words = vocabulary_of(retriever) is not None
     findings = doctor.diagnose(figures, words=words, levels=tree_levels(retriever))
-    told["verdict"], told["figures"] = doctor.verdict(findings), figures.to_dict()
-    told["figures"]["bucket_histogram"] = {str(k): v for k, v in figures.bucket_histogram.items()}
-    told["findings"] = [vars(finding) for finding in findings]
-    told["plots"][:0] = [
+    overview["verdict"], overview["figures"] = doctor.verdict(findings), figures.to_dict()
+    overview["figures"]["bucket_histogram"] = {str(k): v for k, v in figures.bucket_histogram.items()}
+    overview["findings"] = [vars(finding) for finding in findings]
+    overview["plots"][:0] = [
         {"name": "buckets", "title": "Documents that share a code", "svg": plots.buckets(figures.bucket_histogram)},
         *(
             {
@@ -73,7 +73,7 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
             for level in figures.levels[: tree_levels(retriever)]  # the rest of a long code has no tree
         ),
     ]
-    return told
+    return overview
 
 
 def records(retriever: Retriever) -> list[dict[str, Any]]:

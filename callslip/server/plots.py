@@ -84,9 +84,10 @@ def lines(curves: Mapping[str, Sequence[float]]) -> str:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
         parts.append(f'<polyline class="line line-{number + 1}" points="{path}"/>')
         for at, (x, y, value) in enumerate(points):
-            told = escape(f"{name}, epoch {at + 1}: {value:.4g}")
+            tooltip = escape(f"{name}, epoch {at + 1}: {value:.4g}")
             parts.append(
-                f'<circle class="dot line-{number + 1}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{told}</title></circle>'
+                f'<circle class="dot line-{number + 1}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
+                f"<title>{tooltip}</title></circle>"
             )
         x = WIDTH - RIGHT - 4
         parts.append(f'<text class="name line-{number + 1}" x="{x}" y="{TOP + 12 + 15 * number}">{escape(name)}</text>')
@@ -103,9 +104,9 @@ def icicle(tree: Mapping[str, Any]) -> str:
     for number, child in enumerate(tree["children"]):
         tall = height * child["documents"] / total
         words = " ".join(child["words"])
-        told = escape(f"{child['name']}: {child['documents']:,} documents. {words}")
+        tooltip = escape(f"{child['name']}: {child['documents']:,} documents. {words}")
         parts.append(
-            f'<g class="node hue-{number % 8}"><title>{told}</title>'
+            f'<g class="node hue-{number % 8}"><title>{tooltip}</title>'
             f'<rect x="0" y="{y:.1f}" width="{WIDTH * 1.2:.0f}" height="{max(tall - 1, 0.5):.1f}"/>'
         )
         if tall > 13:

@@ -14,19 +14,19 @@ from callslip.server.page import PAGE
 
 def page_of(retriever: Retriever, name: str) -> bytes:
     """The complete page, in UTF-8."""
-    told = health.health(name, retriever)
-    facts, verdict = told["facts"], told["verdict"]
+    overview = health.health(name, retriever)
+    facts, verdict = overview["facts"], overview["verdict"]
     badge = f'<span class="badge {verdict}">{verdict}</span>' if verdict else ""
     body = [
         f'<div class="explorer-head"><h1>{escape(name)}{badge}</h1>'
         f'<p class="took">{escape(facts["method"])}, fitted on {facts["trained_on"]:,} documents of '
         f"{escape(facts['corpus'] or 'a corpus without a name')}</p></div>",
-        _tiles(told),
-        _findings(told),
+        _tiles(overview),
+        _findings(overview),
         '<div class="plots">',
-        *(f"<figure><figcaption>{escape(one['title'])}</figcaption>{one['svg']}</figure>" for one in told["plots"]),
+        *(f"<figure><figcaption>{escape(one['title'])}</figcaption>{one['svg']}</figure>" for one in overview["plots"]),
         "</div>",
-        _levels(told["figures"], facts["tree"]),
+        _levels(overview["figures"], facts["tree"]),
         _tree(retriever),
         _settings(retriever.describe()["settings"]),
     ]
@@ -41,8 +41,8 @@ def page_of(retriever: Retriever, name: str) -> bytes:
     ).encode("utf-8", "replace")
 
 
-def _tiles(told: dict[str, Any]) -> str:
-    facts, figures = told["facts"], told["figures"]
+def _tiles(overview: dict[str, Any]) -> str:
+    facts, figures = overview["facts"], overview["figures"]
     tiles = {"documents": f"{facts['documents']:,}", "trained in": f"{facts['fit_seconds']:,.0f} s"}
     if figures:
         tiles |= {
@@ -55,15 +55,15 @@ def _tiles(told: dict[str, Any]) -> str:
     return f'<dl class="tiles">{"".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in tiles.items())}</dl>'
 
 
-def _findings(told: dict[str, Any]) -> str:
-    if told["figures"] is None:
-        codeless = f"{escape(told['facts']['method'])} does not use codes."
-        return f'<p class="hint">{"The index has no documents." if told["facts"]["has_codes"] else codeless}</p>'
-    if not told["findings"]:
+def _findings(overview: dict[str, Any]) -> str:
+    if overview["figures"] is None:
+        codeless = f"{escape(overview['facts']['method'])} does not use codes."
+        return f'<p class="hint">{"The index has no documents." if overview["facts"]["has_codes"] else codeless}</p>'
+    if not overview["findings"]:
         return '<p class="verdict good">No problems found.</p>'
     items = "".join(
         f'<li class="{one["severity"]}"><strong>{escape(one["problem"])}</strong><p>{escape(one["remedy"])}</p></li>'
-        for one in told["findings"]
+        for one in overview["findings"]
     )
     return f'<ul class="findings">{items}</ul>'
 

@@ -162,12 +162,12 @@ def _add_search(app: FastAPI, server: Server) -> None:
             call=lambda: explain(one.retriever, query, body.doc_id, body.k, body.beam, filter, body.keep_history),
             client=request.scope[CLIENT],
         )
-        told = {"index": one.name} | await server.answer(request, job)
-        if told["levels"]:
-            words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in told["levels"]]))
-            for level, found in zip(told["levels"], words, strict=True):
+        reply = {"index": one.name} | await server.answer(request, job)
+        if reply["levels"]:
+            words = await server.read(lambda: one.explorer.words(one.retriever, [x["token"] for x in reply["levels"]]))
+            for level, found in zip(reply["levels"], words, strict=True):
                 level["words"] = found
-        return JSONResponse(told)
+        return JSONResponse(reply)
 
 
 async def _ready(server: Server, one: Served, given: schema.FilterModel | None) -> Filter | None:
@@ -184,7 +184,7 @@ async def _ready(server: Server, one: Served, given: schema.FilterModel | None) 
 
 
 def _hit(hit: Hit, body: schema.SearchRequest, words: Any, tree: int | None) -> dict[str, Any]:
-    told = {
+    reply = {
         "rank": hit.rank,
         "doc_id": hit.doc_id,
         "score": hit.score,
@@ -194,7 +194,7 @@ def _hit(hit: Hit, body: schema.SearchRequest, words: Any, tree: int | None) -> 
         "code": None if hit.code is None else [token for token in hit.code if token >= 0],
         "code_text": code_to_text(hit.code or (), words, tree),
     }
-    return told | {"why": hit.why} if body.explain else told
+    return reply | {"why": hit.why} if body.explain else reply
 
 
 def _add_documents(app: FastAPI, server: Server) -> None:
@@ -267,8 +267,8 @@ def _learn(name: str, retriever: Retriever, answers: dict[str, list[str]]) -> di
     if any(doc_id not in known for doc_ids in answers.values() for doc_id in doc_ids):
         raise ApiError(404, "unknown document", "It may already have been deleted; check the doc_ids.")
     done = retriever.learn_answers(answers)
-    told = {"queries": done.queries, "answers": done.answers, "remembered": done.remembered}
-    return {"index": name, **told, "version": retriever.living.version}
+    reply = {"queries": done.queries, "answers": done.answers, "remembered": done.remembered}
+    return {"index": name, **reply, "version": retriever.living.version}
 
 
 def _changed(name: str, retriever: Retriever, changed: int, created: int) -> dict[str, Any]:

@@ -17,15 +17,13 @@ from callslip.storage.copies import copy_index
 from callslip.storage.folder import MANIFEST, read_manifest
 
 SCHEME = "hf://"
+PATH_SCHEME = "hf:/"
+"""An address that went through a `Path` has only one of its slashes."""
 CARD = "README.md"
 _ADDRESS = re.compile(r"hf://?(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 PARTS = ["manifest.json", "generation-*/**", "store-*.sqlite", "store-*.sqlite-ledger"]
 """Files of an index; nothing else of a repository is downloaded."""
-
-
-def is_address(path: object) -> bool:
-    return str(path).startswith("hf:/")  # a Path has one slash of an address
 
 
 def fetch_index(address: str) -> Path:
@@ -34,7 +32,9 @@ def fetch_index(address: str) -> Path:
 
     found = _ADDRESS.fullmatch(address)
     if found is None:
-        raise BadSetting(f"{address!r} is no address of the hub", "Write hf://OWNER/NAME or hf://OWNER/NAME@REVISION.")
+        raise BadSetting(
+            f"{address!r} is not an address of the hub", "Write hf://OWNER/NAME or hf://OWNER/NAME@REVISION."
+        )
     try:
         folder = Path(snapshot_download(found["name"], revision=found["revision"], allow_patterns=PARTS))
     except Exception as error:  # the hub client's own errors, those of its HTTP library, and OSErrors
@@ -42,7 +42,9 @@ def fetch_index(address: str) -> Path:
             f"{address} could not be downloaded", error, "Check the name, the revision and the network."
         ) from None
     if not (folder / MANIFEST).is_file():
-        raise NotAnIndex(f"{address} is no index: it has no {MANIFEST}", "Push one: callslip push INDEX OWNER/NAME.")
+        raise NotAnIndex(
+            f"{address} is not an index: it has no {MANIFEST}", "Push one: callslip push INDEX OWNER/NAME."
+        )
     return folder
 
 
@@ -51,7 +53,7 @@ def push_index(path: str | Path, name: str, *, private: bool = True, message: st
     from huggingface_hub import HfApi
 
     if not _NAME.fullmatch(name):
-        raise BadSetting(f"{name!r} is no name of a repository", "Write OWNER/NAME.")
+        raise BadSetting(f"{name!r} is not the name of a repository", "Write OWNER/NAME.")
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "index"
         copy_index(path, copy)

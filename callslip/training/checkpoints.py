@@ -191,7 +191,7 @@ class Checkpoints:
         """Store arrays (codes, codebooks, …) that a resumed fit need not compute again."""
         from safetensors.numpy import save
 
-        from callslip.training.states import chance_now
+        from callslip.training.course import chance_now
 
         self._check_claimed()
         if not ranks.current().first:
@@ -207,7 +207,7 @@ class Checkpoints:
         """
         from safetensors.numpy import load
 
-        from callslip.training.states import set_chance
+        from callslip.training.course import set_chance
 
         self._check_claimed()
         place, held = self.folder / f"kept-{_slug(name)}", None
@@ -267,8 +267,8 @@ class Checkpoints:
                     f"{name}.safetensors": durable.write(draft / f"{name}.safetensors", contents)
                     for name, contents in files.items()
                 }
-                told = {"phase": phase, "spent": round(self.spent(), 3), "files": entries, "position": dict(position)}
-                durable.write(draft / POSITION, _json(told))
+                record = {"phase": phase, "spent": round(self.spent(), 3), "files": entries, "position": dict(position)}
+                durable.write(draft / POSITION, _json(record))
         except OSError as error:
             raise durable.not_written(place, error, "Then resume: earlier checkpoints are intact.") from None
 

@@ -1,24 +1,26 @@
-"""The progress of a training phase, and how it is saved and resumed."""
+"""The progress of a training phase, and how it is saved and resumed: weights, optimiser and RNGs as safetensors."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
 from callslip.errors import TrainingStopped
-from callslip.training import ranks, states
+from callslip.training import ranks
 from callslip.training.checkpoints import Clock
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import numpy as np
-    import torch
-    from torch import Tensor, nn
 
     from callslip.training.checkpoints import Checkpoints
 
@@ -100,9 +102,9 @@ class Course:
     def _resume(self, place: Path, position: Mapping[str, Any]) -> None:
         self.position = Position(**position)
         self._chance = (place / "chance.safetensors").read_bytes()
-        states.set_weights(self.module, (place / "weights.safetensors").read_bytes())
+        set_weights(self.module, (place / "weights.safetensors").read_bytes())
         if not self.position.finished and self.optimizer is not None:
-            states.set_optimizer(self.optimizer, (place / "optimizer.safetensors").read_bytes())
+            set_optimizer(self.optimizer, (place / "optimizer.safetensors").read_bytes())
 
     def __enter__(self) -> Self:
         if self.checkpoints is not None:
@@ -144,7 +146,7 @@ class Course:
 
     def _set_chance(self) -> None:
         if self._chance is not None:
-            states.set_chance(self._chance, self.generators)
+            set_chance(self._chance, self.generators)
             self._chance = None
 
     def _save(self) -> None:
@@ -152,11 +154,11 @@ class Course:
         at = self.position
         if not ranks.current().first:
             return
-        if at.bad or not states.all_finite(self.module):
+        if at.bad or not all_finite(self.module):
             return  # do not replace the last good checkpoint
-        files = {"weights": states.weights_of(self.module), "chance": states.chance_now(self.generators)}
+        files = {"weights": weights_of(self.module), "chance": chance_now(self.generators)}
         if not at.finished and self.optimizer is not None:
-            files["optimizer"] = states.optimizer_of(self.optimizer)
+            files["optimizer"] = optimizer_of(self.optimizer)
         spent = at.seconds + time.perf_counter() - at.began
         self.checkpoints.save(self.phase, at.step, files, dataclasses.asdict(at) | {"seconds": spent})
 
@@ -166,3 +168,69 @@ class Course:
             f"{self.phase} was stopped after step {self.position.step} and saved in {self.checkpoints.folder}",
             signal=self.checkpoints.stop.signal or signal.SIGTERM,  # another rank was asked
         )
+
+
+# State as bytes.
+
+
+def weights_of(module: nn.Module) -> bytes:
+    """All parameters and buffers. Tensors that share memory are each written in full."""
+    return save({name: _plain(value) for name, value in module.state_dict().items()})
+
+
+def set_weights(module: nn.Module, contents: bytes) -> None:
+    module.load_state_dict(load(contents))
+
+
+def all_finite(module: nn.Module) -> bool:
+    """Whether all weights are finite; others are not worth saving."""
+    return all(bool(torch.isfinite(p).all()) for p in module.parameters() if p.is_floating_point())
+
+
+def optimizer_of(optimizer: torch.optim.Optimizer) -> bytes:
+    """The optimiser's state of each parameter. Learning rates and other options are taken from the settings."""
+    found = {
+        f"{number}.{name}": _plain(value)
+        for number, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    return save(found)
+
+
+def set_optimizer(optimizer: torch.optim.Optimizer, contents: bytes) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in load(contents).items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def chance_now(generators: Sequence[np.random.Generator] = ()) -> bytes:
+    """The RNG states of torch and of NumPy generators."""
+    states = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda.{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
+    for number, generator in enumerate(generators):
+        text = json.dumps(generator.bit_generator.state, default=_list)
+        states[f"numpy.{number}"] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return save(states)
+
+
+def set_chance(contents: bytes, generators: Sequence[np.random.Generator] = ()) -> None:
+    """Restore the RNG states saved by `chance_now`."""
+    states = load(contents)
+    torch.set_rng_state(states["torch"])
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for number in range(devices):
+        if f"cuda.{number}" in states:
+            torch.cuda.set_rng_state(states[f"cuda.{number}"], number)
+    for number, generator in enumerate(generators):
+        generator.bit_generator.state = json.loads(states[f"numpy.{number}"].numpy().tobytes())
+
+
+def _plain(value: Tensor) -> Tensor:
+    return value.detach().to("cpu", copy=True).contiguous()
+
+
+def _list(value: Any) -> Any:
+    return value.tolist()

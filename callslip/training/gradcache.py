@@ -107,7 +107,7 @@ def _set_rng_states(states: tuple[Tensor, list[Tensor]]) -> None:
 
 @contextmanager
 def _rng_restored() -> Iterator[None]:
-    """Leave the RNG as it was: the backward pass must not change what the next step draws."""
+    """Restore the RNG afterwards: the backward pass must not change what the next step draws."""
     before = _rng_states()
     try:
         yield

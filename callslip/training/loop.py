@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,6 @@ from callslip.runtime import progress
 from callslip.training import batches as sampling
 from callslip.training import ranks
 from callslip.training.course import Course
-from callslip.training.memory import autocast as autocast_on
 
 if TYPE_CHECKING:
     from callslip.training.checkpoints import Checkpoints
@@ -184,7 +183,7 @@ def _gradients(
     for parameter in parameters:
         parameter.grad = None
     for part, weight in parts:
-        with autocast_on(parameters[0].device, autocast) if parameters else nullcontext():
+        with precision(parameters[0].device, autocast) if parameters else nullcontext():
             terms = objective(part, done)
             if not terms:
                 raise BadSetting("the training has no loss terms", "Set at least one loss weight above 0.")
@@ -197,6 +196,13 @@ def _gradients(
             break
         loss.backward()
     return whole
+
+
+def precision(device: torch.device, autocast: bool) -> AbstractContextManager[Any]:
+    """bfloat16 on a GPU that has it. Never on a CPU, where it is several times slower than float32."""
+    if autocast and device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.autocast("cuda", torch.bfloat16)
+    return nullcontext()
 
 
 def _step(

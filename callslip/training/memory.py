@@ -1,11 +1,9 @@
-"""Training in less memory: activation checkpointing, and lower precision on GPUs."""
+"""Activation checkpointing: training in less memory."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import nn
 
 from callslip.errors import Unsupported
@@ -24,10 +22,3 @@ def recompute_activations(model: nn.Module) -> None:
     for part in found:
         if part.supports_gradient_checkpointing:
             part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-def autocast(device: torch.device, wanted: bool) -> AbstractContextManager[Any]:
-    """bfloat16 on a GPU that has it. Never on a CPU, where it is several times slower than float32."""
-    if wanted and device.type == "cuda" and torch.cuda.is_bf16_supported():
-        return torch.autocast("cuda", torch.bfloat16)
-    return nullcontext()

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from callslip.corpus import Document, load_corpus, load_judgements, load_queries
 from callslip.corpus import lines as lines_module
 from callslip.corpus.lines import Intake
-from callslip.corpus.rows import read_rows
-from callslip.corpus.tables import read_documents
+from callslip.corpus.rows import read_documents, read_rows
 from callslip.errors import BadInput, CallslipError
 
 GOOD = b'{"_id": "1", "text": "good"}'

@@ -67,7 +67,7 @@ def test_training_pairs_are_not_held_in_memory():
     corpus = Corpus(documents, {"q": Query("q", "a question")}, {"train": {"q": {"d0": 1}}})
     gc.collect()
     tracemalloc.start()
-    found = training_pairs(corpus, DSISettings())
+    found = training_pairs(corpus, DSISettings(), whole_documents=False)
     gc.collect()
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -252,9 +252,9 @@ def test_changed_settings_encoders_and_makers_are_refused_by_part(job, tmp_path,
     api.encode(job, part=(2, 2))
     plan = json.loads((job / "plan.json").read_text())
     for change, said in (
-        ({"settings": plan["settings"] | {"length": 10}}, "part-00001 was made with another set of settings"),
-        ({"encoder": "weights=other"}, "part-00001 was made with another encoder"),
-        ({"maker": plan["maker"] | {"sha256": "0" * 64}}, "part-00001 was made with another maker of codes"),
+        ({"settings": plan["settings"] | {"length": 10}}, "part-00001 was made with a different set of settings"),
+        ({"encoder": "weights=other"}, "part-00001 was made with a different encoder"),
+        ({"maker": plan["maker"] | {"sha256": "0" * 64}}, "part-00001 was made with a different maker of codes"),
     ):
         (job / "plan.json").write_text(json.dumps(plan | change))
         for work in (lambda: api.encode(job), lambda: api.build(job, tmp_path / "index")):
@@ -288,14 +288,14 @@ def test_a_plan_is_whole_or_not_there(source, tmp_path):
     assert job.rows == 40  # the broken line and the duplicate are left out
     with pytest.raises(CallslipError, match="exists"):
         api.plan(tmp_path / "bad.jsonl", tmp_path / "job", settings=FAST)
-    with pytest.raises(CallslipError, match="is no job"):
+    with pytest.raises(CallslipError, match="is not a job"):
         Job.open(tmp_path)
 
 
 def test_what_cannot_be_sharded_is_refused(source, tmp_path):
     with pytest.raises(Unsupported, match="bm25 cannot be fitted in shards"):
         api.plan(source, tmp_path / "job", "bm25")
-    with pytest.raises(BadSetting, match="shards of 0"):
+    with pytest.raises(BadSetting, match="shard-rows is 0"):
         api.plan(source, tmp_path / "job", shard_rows=0)
     api.plan(source, tmp_path / "job", settings=FAST, shard_rows=30)
     for part in ((0, 3), (4, 3)):

@@ -118,9 +118,9 @@ def test_damage_and_mistakes_are_named(hub, saved, tmp_path):
         callslip.load("hf://me/nowhere")
     assert "long" not in str(caught.value)
     for wrong in ("hf://me", "hf://a/b/c", "hf://me/it@"):
-        with pytest.raises(BadSetting, match="no address"):
+        with pytest.raises(BadSetting, match="not an address"):
             fetch_index(wrong)
-    with pytest.raises(BadSetting, match="no name of a repository"):
+    with pytest.raises(BadSetting, match="not the name of a repository"):
         api.push(saved, "it")
     (hub.place / "me" / "other" / ("0" * 40)).mkdir(parents=True)
     with pytest.raises(NotAnIndex):

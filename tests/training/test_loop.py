@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from callslip.errors import BadSetting, TrainingFailed
-from callslip.training import batches, memory
+from callslip.training import batches, loop
 from callslip.training.loop import rate_factor, train
 
 
@@ -256,5 +256,5 @@ def test_autocast_is_bfloat16_where_a_gpu_has_it(monkeypatch, wanted, able, expe
     asked = []
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: able)
     monkeypatch.setattr(torch, "autocast", lambda *given: asked.append(given))
-    memory.autocast(torch.device("cuda"), wanted)
+    loop.precision(torch.device("cuda"), wanted)
     assert asked == expected

@@ -43,7 +43,7 @@ class ASISettings(GenerativeSettings, T5Settings):
     indexer_start: Literal["clusters", "random"] = "clusters"
     """Initial weights of the indexer: `clusters` of the documents' vectors, or `random`, as in the paper."""
     margin: float = 3.0
-    """Margin of the contrastive loss of Eq. 1. Distances between codes are at most 2 L."""
+    """Margin of the contrastive loss of Eq. 1. Distances between codes are at most 2L."""
     criteria_weight: float = 0.25
     """Weight λ of the three criteria of ASI++, reached after the first epoch; 0 is ASI, which ignores
     `criteria`."""
@@ -51,13 +51,13 @@ class ASISettings(GenerativeSettings, T5Settings):
     """Criteria of ASI++ to use: density, bottleneck, information. `density` moves the texts in dense regions of code
     space most; `density-as-printed`, in its place, those far from the others, as the paper's Eq. 5 does."""
     temperature: float = 0.05
-    """Temperature of the bottleneck's softmax over the batch; the paper has none, which is 1."""
+    """Temperature of the bottleneck's softmax over the batch; the paper uses none, that is 1."""
     beta: float = 0.00005
-    """Weight of the KL divergence in the information criterion. With the paper's 0.01, summed over hundreds of
-    dimensions, codes are learned from little but noise."""
+    """Weight of the KL divergence in the information criterion. The divergence is summed over hundreds of
+    dimensions; with the paper's 0.01, noise drowns the codes."""
     neighbours: int = 1
     """Length of the code prefix shared by the documents of a batch, so that the loss separates near neighbours. 0 draws
-    random batches, as in the paper: fewer codes, which the decoder learns sooner."""
+    random batches, as in the paper, which gives fewer codes that the decoder learns sooner."""
     spare_answers: bool = True
     """Whether other documents of a batch that are judged to answer a query are left out of its negatives."""
     indexer_learning_rate: float = 2e-3
@@ -66,7 +66,7 @@ class ASISettings(GenerativeSettings, T5Settings):
     """Peak learning rate of the head between encoder and indexer; `learning_rate` is the decoder's."""
     writing_epochs: int = 12
     """Epochs after the joint phase in which codes are frozen and the decoder alone learns to write them, each at a
-    third of the cost. 0 is the paper's, whose joint phase is many times as long."""
+    third of the cost. The paper has 0, and a joint phase that is many times longer."""
 
     # Other defaults for settings of the groups.
 
@@ -82,7 +82,7 @@ class ASISettings(GenerativeSettings, T5Settings):
     decoder_width: int = 128
     """Width of the decoder."""
     beam: int = 100
-    """Beam size; the beam widens by itself when the hits need more codes."""
+    """Beam size; widened automatically when k hits need more codes."""
     decoding: Literal["beam", "exact", "free"] = "beam"  # type: ignore[assignment]
     """`beam` writes existing codes only. `free` is the paper's: any code may be written, and unknown ones are dropped.
     `exact` finds the best codes of all."""

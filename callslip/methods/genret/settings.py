@@ -18,7 +18,7 @@ class GenRetSettings(GenerativeSettings, T5Settings):
     width: int = 32
     """Tokens per level: rows of a codebook (K)."""
     length: int | None = None
-    """Levels; none chooses as many as leave about `leaf` documents to a code."""
+    """Number of levels; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 5
     """Target number of documents per code when `length` is none."""
     collisions: Literal["bucket", "level"] = "bucket"
@@ -44,8 +44,8 @@ class GenRetSettings(GenerativeSettings, T5Settings):
     reassign: bool = True
     """Whether Sinkhorn balances the tokens of each batch while a level is trained."""
     softmax: Literal["scores", "reassigned"] = "scores"
-    """What the softmax of the commitment loss is of, with `reassign`: the documents' own `scores`, or, as the paper has
-    it, the `reassigned` ones, which are shares between 0 and 1."""
+    """Input of the commitment loss's softmax, with `reassign`: the documents' own `scores` or, as in the paper, the
+    `reassigned` scores, which are shares between 0 and 1."""
     stop_collapsed: bool = True
     """Whether training stops with an error when a level collapses."""
 

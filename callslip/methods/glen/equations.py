@@ -49,7 +49,7 @@ def pairwise_ranking(relevance_matrix: Tensor, positives: Tensor) -> Tensor:
     """Eq. 5: cross-entropy of each query's document among all documents of the batch, [Bq, Bd]; mean over queries.
 
     `positives` [Bq] is the column of each query's document; or bool [Bq, Bd] marks all that answer the query: each of
-    them is told from those that do not, and their mean is the query's loss.
+    them is distinguished from those that do not, and their mean is the query's loss.
     """
     size = relevance_matrix.shape
     if positives.dtype != torch.bool:

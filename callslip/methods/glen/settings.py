@@ -15,7 +15,7 @@ class GLENSettings(GenerativeSettings, T5Settings):
     """GLEN's own: the words of a code, the two phases, the losses of the second, and its negatives."""
 
     length: int = 16
-    """Words of a code. The paper's 3 suits models that are trained for long; a short training needs more."""
+    """Number of words in a code. The paper's 3 suits long trainings; a short training needs more."""
     vocabulary: int | None = None
     """Number of word pieces that may be written, the most frequent ones with a letter; none is all of the corpus or,
     with `seq2seq`, all of T5's vocabulary."""
@@ -27,7 +27,7 @@ class GLENSettings(GenerativeSettings, T5Settings):
     as matching pursuit does; `strengths` gives each level of a query a trained weight, which starts as the average
     weight of the documents' words there."""
     keyword_epochs: int = 1
-    """Epochs of the keyword phase; 0 leaves it out."""
+    """Epochs of the keyword phase; 0 skips it."""
     keyword_learning_rate: float = 2e-6
     """Peak learning rate of the keyword phase."""
     epoch_pairs: int | None = 4000
@@ -35,8 +35,8 @@ class GLENSettings(GenerativeSettings, T5Settings):
     pairwise_weight: float = 1.0
     """Weight of the pairwise ranking loss."""
     ranking_temperature: float = 10.0
-    """Temperature of the pairwise ranking loss. Relevances grow with `length`; where they are far greater than 1, a
-    query learns from its worst mistake alone."""
+    """Temperature of the pairwise ranking loss. Relevances grow with `length`; if they are far greater than 1, a
+    query learns from its worst mistake only."""
     pointwise_weight: float = 0.001
     """Weight of the pointwise retrieval loss."""
     annealing: bool = True
@@ -45,7 +45,8 @@ class GLENSettings(GenerativeSettings, T5Settings):
     """Number of words per level that a document chooses from in refinement and that the softmax of Eq. 6 runs over: the
     likeliest when the epoch began; none is all words."""
     negatives: int = 1
-    """Number of hard negatives per example and step; a batch shares them. 0 leaves the other documents of the batch."""
+    """Number of hard negatives per example and step; a batch shares them. With 0, the only negatives are the other
+    documents of the batch."""
     negatives_by: Literal["prefix", "bm25", "random"] = "prefix"
     """Source of hard negatives: documents that share the longest `prefix` of the current code, the text's best 100 by
     `bm25` without its answers, or `random` documents."""

@@ -15,12 +15,12 @@ class URISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     """URI's own: the codes, the training of a level, the ranker, and the parts that can be left out."""
 
     codes: Literal["learned", "em", "random"] = "learned"
-    """`learned` codes; those of the explicit `em` algorithm, from the train queries and their items alone; or `random`
-    ones as a control. The latter two have the final phase and the ranker only."""
+    """`learned` codes; codes of the explicit `em` algorithm, from the train queries and their items alone; or `random`
+    codes as a control. The latter two skip the training of levels: only the final phase and the ranker remain."""
     width: int = 32
     """Tokens per level (K)."""
     length: int | None = None
-    """Levels; none chooses as many as leave about `leaf` documents to a code."""
+    """Number of levels; none chooses it so that about `leaf` documents share a code."""
     leaf: int = 12
     """Target number of documents per code when `length` is none; the paper advises 10 to 100."""
     level_epochs: int = 3
@@ -40,8 +40,8 @@ class URISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     random_items: bool = True
     """Whether commitment and balance also use random items, as many as the pairs of a batch."""
     evenness: Literal["prefix", "level"] = "prefix"
-    """Scope of the balance: the items of each `prefix`, or of the whole `level`, which may then repeat the one
-    before."""
+    """Scope of the balance: the items of each `prefix`, or of the whole `level`, in which case a level may repeat the
+    previous one."""
     slack: float = 1.0
     """Maximum number of items of a token, as a multiple of its even share."""
     warmup_epochs: int = 2
@@ -78,7 +78,7 @@ class URISettings(GenerativeSettings, T5Settings, HistoryQuerySettings, SavedCod
     learning_rate: float = 1e-3
     """Peak learning rate of the final phase."""
     beam: int = 20
-    """Beam size; the beam widens by itself when the hits need more codes."""
+    """Beam size; widened automatically when k hits need more codes."""
     ranking: Ranking = "union"
     """Order of hits: `union` ranks all documents of the beam's buckets by the ranker alone; `bucket` keeps the model's
     order of codes and ranks inside each bucket; `sum` adds the code's log-probability and `similarity_weight` times the
