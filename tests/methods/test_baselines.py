@@ -53,6 +53,37 @@ def test_bm25_equals_the_formula(documents, query):
             assert hit.score == pytest.approx(truth[int(hit.doc_id)], abs=1e-4)
 
 
+@pytest.mark.parametrize("formula", ["lucene", "robertson", "atire", "bm25l", "bm25+"])
+def test_bm25_after_changes_scores_as_an_index_of_the_documents_that_are_there(small_corpus, tmp_path, formula):
+    """Added, updated and deleted documents, in memory, in the folder, and after compacting."""
+    settings = {"formula": formula}
+    index = make("bm25", settings).fit(small_corpus)
+    index.save(tmp_path / "index")
+    first, second, third, *rest = small_corpus.documents
+    more = [Document(f"new {n}", f"a violin and a harbour, number {n}" * n) for n in range(1, 6)]
+    changed = Document(second.doc_id, "the violin that was a river")
+    index.add(more)
+    index.delete([first.doc_id])
+    index.update([changed])
+    truth = make("bm25", settings).fit(Corpus([third, *rest, *more, changed]))
+    queries = ["violin with the mark music5", "harbour number", "the nile", "zebra"]
+
+    def scores(of):
+        return [{hit.doc_id: hit.score for hit in hits} for hits in of.search_batch(queries, k=1000)]
+
+    assert scores(index) == scores(truth)
+    assert scores(api.load(tmp_path / "index")) == scores(truth)
+    index.compact()
+    assert scores(index) == scores(api.load(tmp_path / "index")) == scores(truth)
+
+
+def test_an_addition_to_bm25_reads_no_other_document(small_corpus, monkeypatch):
+    index = make("bm25").fit(small_corpus)
+    monkeypatch.setattr(type(index.documents), "__iter__", lambda self: pytest.fail("all documents were read"))
+    index.add([Document("new", "a violin")])
+    assert "new" in index.search("violin", k=1000).doc_ids
+
+
 def test_bm25_explains_its_score_word_by_word(small_corpus):
     index = make("bm25").fit(small_corpus)
     for hit in index.search("violin with the mark music5", k=5, explain=True):
