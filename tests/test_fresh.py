@@ -231,3 +231,37 @@ def test_no_more_than_depth_of_each_kind_are_candidates():
     rows, values = rows_of(["text"] * (DEPTH + 30)), np.arange(DEPTH + 30) / 100
     found = fresh_of(1, DEPTH + 29).merged(asked("query", values), beam(0), rows, None, False)
     assert found.rows.tolist() == [*range(DEPTH + 29, 29, -1), 0]
+
+
+def test_words_of_fresh_documents_are_indexed_once(monkeypatch):
+    """An addition reads the words of the new documents alone, and a deletion those of none; scores are those of the
+    fresh documents that are there."""
+    texts = [f"{'otter ' * (n % 3)}heron number {n}" for n in range(12)]
+    documents = MemoryDocuments([Document(str(n), text) for n, text in enumerate(texts)])
+    rows, fresh, read = Rows(), Fresh(), []
+    rows.replace(documents)
+    original = MemoryDocuments.rows
+    monkeypatch.setattr(MemoryDocuments, "rows", lambda self, some: read.append(len(some)) or original(self, some))
+
+    def ask() -> dict[int, float]:
+        found = Found(np.zeros(0, np.int64), np.zeros(0))
+        merged = fresh.merged(Asked("otter heron", np.zeros(0), None), found, rows, None, True)
+        return dict(zip(merged.rows.tolist(), [why["bm25"] for why in merged.why], strict=True)) if merged.why else {}
+
+    fresh.extend(4, np.zeros((3, 2), np.int32))
+    ask()
+    assert read[0] == 3
+    rows.delete([5], ["5"])
+    fresh.extend(7, np.zeros((2, 2), np.int32))
+    read.clear()
+    ask()
+    assert read[0] == 2
+    words = fresh._indexed(rows)
+    again = Fresh()
+    again.extend(4, np.zeros((5, 2), np.int32))
+    stems = words.tokenize(["otter heron number"])[0]
+    alive = rows.alive[fresh.rows]
+    np.testing.assert_array_equal(words.scores(stems)[alive], again._indexed(rows).scores(stems)[alive])
+    read.clear()
+    ask()
+    assert read == [4]  # the texts of the candidates, which are compared with one another

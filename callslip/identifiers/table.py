@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from callslip.errors import BadSetting, IndexCorrupt, NotAnIndex
+from callslip.runtime import durable
 
 if TYPE_CHECKING:
+    from callslip.identifiers.grown import Later
     from callslip.identifiers.trie import Trie
-from callslip.runtime import durable
 
 END = -1
 """Padding after the last token of a code shorter than the table. Sorts before every token."""
@@ -86,10 +87,11 @@ class Identifiers:
     `rows` is always a permutation of 0..N-1. Tables are immutable: adding and removing return a new table.
     """
 
-    codes: np.ndarray
-    rows: np.ndarray
     _folder: Path | None = None
     """Folder from which doc_ids and trie are loaded lazily, if the table was opened without them."""
+    _grown: tuple[Identifiers, Later, list[str]] | None = None
+    """The table that this one grew from, and what was added: codes and doc_ids. The arrays of the whole are merged when
+    somebody asks for them; a search does not."""
 
     def __init__(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> None:
         names = list(doc_ids)
@@ -114,8 +116,48 @@ class Identifiers:
     @cached_property
     def doc_ids(self) -> list[str]:
         """The corpus's document ids, in order of code."""
+        if self._grown is not None:
+            return self._merged_names()
         assert self._folder is not None
         return _read_doc_ids(self._folder, len(self.rows))
+
+    @cached_property
+    def codes(self) -> np.ndarray:
+        """The codes in their order, int32 [N, L]."""
+        assert self._grown is not None
+        base, later, _ = self._grown
+        return self._merged(base.codes, later.codes)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The original row of each document, in order of code."""
+        assert self._grown is not None
+        base, later, _ = self._grown
+        return self._merged(base.rows, (later.order + len(base)).astype(base.rows.dtype))
+
+    def _merged(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """An array of the table that this one grew from, and that of the later codes, in the order of all codes."""
+        assert self._grown is not None
+        merged = np.insert(old, self._grown[1].documents, new, axis=0)
+        merged.setflags(write=False)
+        return merged
+
+    def _merged_names(self) -> list[str]:
+        """All doc_ids in the order of codes. If a later document has the doc_id of an earlier one, which must have been
+        deleted, the earlier one is renamed."""
+        assert self._grown is not None
+        base, _, later = self._grown
+        rows = self.rows.tolist()
+        names = [""] * len(base)
+        for row, name in zip(base.rows.tolist(), base.doc_ids):
+            names[row] = name
+        named = {name: row for row, name in enumerate(names)} if later else {}
+        for row, name in enumerate(later, start=len(base)):
+            if (earlier := named.get(name)) is not None:
+                names[earlier] = f"deleted {name} {earlier}"
+            named[name] = row
+            names.append(name)
+        return [names[row] for row in rows]
 
     @classmethod
     def _sorted(cls, doc_ids: list[str] | None, codes: np.ndarray, rows: np.ndarray) -> Identifiers:
@@ -132,7 +174,7 @@ class Identifiers:
         return cls(doc_ids, pad(sequences, length))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) if self._grown is None else len(self._grown[0]) + len(self._grown[1])
 
     def __contains__(self, doc_id: object) -> bool:
         return doc_id in self._positions
@@ -143,7 +185,31 @@ class Identifiers:
     @property
     def length(self) -> int:
         """L, the number of levels."""
-        return int(self.codes.shape[1])
+        return int(self.codes.shape[1]) if self._grown is None else self._grown[0].length
+
+    def rows_at(self, positions: np.ndarray) -> np.ndarray:
+        """The original rows of the documents at sorted positions."""
+        if self._grown is None or "rows" in self.__dict__:
+            return self.rows[positions]
+        base, later, _ = self._grown
+        return self._read(positions, base.rows, later.order + len(base))
+
+    def codes_at(self, positions: np.ndarray) -> np.ndarray:
+        """The codes of the documents at sorted positions, [n, L]."""
+        if self._grown is None or "codes" in self.__dict__:
+            return self.codes[positions]
+        base, later, _ = self._grown
+        return self._read(positions, base.codes, later.codes)
+
+    def _read(self, positions: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """What `_merged` has at positions, without merging."""
+        assert self._grown is not None
+        held = self._grown[1].positions
+        at = np.searchsorted(held, positions)
+        own = np.append(held, -1)[at] == positions
+        found = np.empty((len(positions), *old.shape[1:]), old.dtype)
+        found[own], found[~own] = new[at[own]], old[(positions - at)[~own]]
+        return found
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
@@ -197,6 +263,9 @@ class Identifiers:
         none."""
         if len(prefix) > self.length:
             raise BadSetting(f"a prefix of {len(prefix)} tokens is too long for codes of length {self.length}")
+        if self._grown is not None and "codes" not in self.__dict__:
+            node = self.trie().node_of(prefix)
+            return slice(0, 0) if node < 0 else self.trie().documents_of(len(prefix) - 1, node)
         start, stop = 0, len(self)
         # bisect on a column view reads only the elements it compares; np.searchsorted would copy the whole column.
         for column, token in zip(self._columns, prefix):
@@ -233,6 +302,10 @@ class Identifiers:
     def _trie(self) -> Trie:
         from callslip.identifiers.trie import Trie
 
+        if self._grown is not None:
+            from callslip.identifiers.grown import grown_trie
+
+            return grown_trie(self._grown[0].trie(), self._grown[1])
         if self._folder is not None and (self._folder / "trie-0-tokens.npy").is_file():
             return Trie.load(self._folder, self.length)
         return Trie.from_sorted(self.codes)
@@ -248,7 +321,7 @@ class Identifiers:
             raise BadSetting(f"{both[0]!r} is already in the table", "Remove it first, with `without`.")
         length = max(self.length, added.length)
         mine, theirs = _lengthen(self.codes, length), _lengthen(added.codes, length)
-        at = np.searchsorted(_sort_keys(mine), _sort_keys(theirs), side="right")
+        at = np.searchsorted(sort_keys(mine), sort_keys(theirs), side="right")
         places = at + np.arange(len(at))  # positions of the added documents in the new table
         old = np.ones(len(self) + len(added), bool)
         old[places] = False
@@ -266,6 +339,27 @@ class Identifiers:
         merged += self.doc_ids[last:]
         return Identifiers._sorted(merged, new_codes, rows)
 
+    def with_later(self, doc_ids: Iterable[str], codes: npt.ArrayLike) -> Identifiers:
+        """The table with more documents, as `with_added` has it, at the cost of the documents that were added since the
+        table was sorted. Documents with the doc_id of an earlier one take its place, as after a deletion."""
+        from callslip.identifiers.grown import LARGE, Later
+
+        names, array = list(doc_ids), check_codes(codes)
+        if len(names) != len(array):
+            raise BadSetting(f"{len(names)} doc_ids for {len(array)} codes")
+        _check_doc_ids(names)
+        base, later, added = self._grown or (self, Later.none(self.length), [])
+        if array.shape[1] > base.length:
+            again = {name: f"deleted {name} {self.rows[self.position_of(name)]}" for name in names if name in self}
+            return self.whole().renamed(again).with_added(names, array)
+        table = Identifiers.__new__(Identifiers)
+        table._grown = (base, later.extended(base.trie(), _lengthen(array, base.length)), [*added, *names])
+        return table.whole() if len(table._grown[1]) > LARGE else table
+
+    def whole(self) -> Identifiers:
+        """The same table, merged."""
+        return self if self._grown is None else Identifiers._sorted(self.doc_ids, self.codes, self.rows)
+
     def renamed(self, names: Mapping[str, str]) -> Identifiers:
         """The same table with new doc_ids for some documents."""
         return Identifiers._sorted([names.get(doc_id, doc_id) for doc_id in self.doc_ids], self.codes, self.rows)
@@ -282,6 +376,9 @@ class Identifiers:
 
     def save(self, folder: str | Path) -> None:
         """Write codes.npy, rows.npy, doc_ids.json and the trie's arrays into a folder."""
+        if self._grown is not None:
+            self.whole().save(folder)
+            return
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         doc_ids = json.dumps(self.doc_ids).encode("ascii")
@@ -343,7 +440,7 @@ def _lengthen(codes: np.ndarray, length: int) -> np.ndarray:
     return np.pad(codes, ((0, 0), (0, length - codes.shape[1])), constant_values=END)
 
 
-def _sort_keys(codes: np.ndarray) -> np.ndarray:
+def sort_keys(codes: np.ndarray) -> np.ndarray:
     """One byte string per code, in the same order as the codes: big-endian, shifted so that END is 0."""
     shifted = (codes.astype(np.int64) + 1).astype(">u4")
     return np.ascontiguousarray(shifted).view(f"S{4 * codes.shape[1]}").reshape(-1)

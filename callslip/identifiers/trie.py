@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from callslip.errors import BadSetting, IndexCorrupt
 from callslip.identifiers.table import END
 from callslip.runtime import durable
+
+if TYPE_CHECKING:
+    from callslip.identifiers.grown import Growth
 
 SPARSE = 16
 """A mask that keeps fewer than one in this many documents is processed document by document."""
@@ -89,8 +93,9 @@ class Trie:
     """below[l][n] : below[l][n + 1] is the range of the children of node n, which are nodes of level l + 1; at the last
     level, the range of the sorted positions of its documents."""
 
-    def __init__(self, tokens: list[np.ndarray], below: list[Offsets]) -> None:
-        self.tokens, self.below = tokens, below
+    def __init__(self, tokens: list[np.ndarray], below: list[Offsets], growth: Growth | None = None) -> None:
+        """`growth` is what a grown trie (`callslip.identifiers.grown`) is computed from."""
+        self.tokens, self.below, self.growth = tokens, below, growth
 
     @classmethod
     def from_sorted(cls, codes: np.ndarray) -> Trie:

@@ -7,6 +7,7 @@ over these hits and the fresh candidates. The order of the other hits stays as i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,14 @@ from callslip.index.rows import Rows
 from callslip.search.bm25 import WordIndex
 from callslip.search.fusion import scaled
 from callslip.search.nearest import best_rows
+from callslip.search.postings import Postings
 
 FRESH = "fresh.npy"
 DEPTH = 50
 """Hits of the beam that fresh documents are compared with, and fresh candidates of each kind. It does not depend on k,
 so that more hits never change the order of the first ones."""
+K1, B = 0.9, 0.4
+"""Of BM25, as in `WordIndex`."""
 REASON = "added since the fit; found by its own words"
 
 
@@ -69,7 +73,11 @@ class Fresh:
 
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     codes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int32))
-    _indexed: tuple[np.ndarray, WordIndex] | None = None
+    _words: Postings | None = None
+    """Their words, from the first query on; those of documents added later are indexed by the next query."""
+    _live: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """Which of the indexed documents are counted there: deleted ones are not."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -83,7 +91,7 @@ class Fresh:
         """Keep these rows of the index only, numbered anew from 0."""
         self.codes = self.codes[np.isin(self.rows, rows)]
         self.rows = np.flatnonzero(np.isin(rows, self.rows))
-        self._indexed = None
+        self._words = None
 
     def save(self, folder: Path) -> None:
         if len(self):
@@ -130,16 +138,17 @@ class Fresh:
 
     def _candidates(self, asked: Asked, found: Found, rows: Rows, mask: np.ndarray | None) -> Candidates:
         """The fresh documents that are nearest by words or by similarity, compared with the beam's first hits."""
-        live = self.rows[rows.alive[self.rows]]
-        allowed = np.ones(len(live), bool) if mask is None else mask[live]
+        words = self._indexed(rows)
+        allowed = self._live if mask is None else self._live & mask[self.rows]
         if not allowed.any():
             return Candidates.none()
-        words = next(self._words(live, rows).scores_of([asked.text]))
-        by_words = best_rows(words, DEPTH, allowed)
-        chosen = np.sort(live[by_words[words[by_words] > 0]])
-        near = asked.similarity(live[allowed])
+        scores = words.scores(words.tokenize([asked.text])[0])
+        by_words = best_rows(scores, DEPTH, allowed)
+        chosen = np.sort(self.rows[by_words[scores[by_words] > 0]])
+        possible = self.rows[allowed]
+        near = asked.similarity(possible)
         if near is not None:
-            chosen = np.union1d(chosen, live[allowed][best_rows(near, DEPTH)])
+            chosen = np.union1d(chosen, possible[best_rows(near, DEPTH)])
         if not len(chosen):
             return Candidates.none()
         head = np.asarray(found.rows[:DEPTH], np.int64)
@@ -154,12 +163,19 @@ class Fresh:
             chosen, ahead.sum(axis=1), evidence[at], pool_words[at], None if similarity is None else similarity[at]
         )
 
-    def _words(self, live: np.ndarray, rows: Rows) -> WordIndex:
-        """The words of the fresh documents that are not deleted; indexed anew when these have changed."""
-        if self._indexed is None or not np.array_equal(self._indexed[0], live):
-            texts = [document.content for document in rows.documents.rows(live.tolist())]
-            self._indexed = (live, WordIndex().index(texts))
-        return self._indexed[1]
+    def _indexed(self, rows: Rows) -> Postings:
+        """The words of the fresh documents, with the statistics of those that are not deleted."""
+        alive = rows.alive[self.rows]
+        with self._lock:  # of several searches at once, the first one indexes
+            words = Postings(k1=K1, b=B).index([]) if self._words is None else self._words
+            known = len(words)
+            there = alive[known:]
+            documents = iter(rows.documents.rows(self.rows[known:][there].tolist()) if there.any() else ())
+            words.extend([next(documents).content if one else "" for one in there.tolist()])
+            before = np.concatenate([self._live[:known], np.ones(len(there), bool)])
+            words.drop(np.flatnonzero(before & ~alive))
+            self._words, self._live = words, alive
+        return words
 
 
 def _scores(text: str, texts: list[str]) -> np.ndarray:

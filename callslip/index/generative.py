@@ -25,6 +25,7 @@ from callslip.index.settings import GenerativeSettings
 from callslip.runtime.seeds import seeded
 from callslip.search import candidates
 from callslip.search.diversity import Diversity
+from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 from callslip.training import ranks
 from callslip.training.examples import Examples, Inputs
@@ -59,8 +60,9 @@ class GenerativeRetriever(Retriever):
     )
     settings: Any
     identifiers: Identifiers
-    vectors: np.ndarray
-    """The vector of every document, by row; of no dimensions, [N, 0], if neither model nor ranking reads vectors."""
+    vectors: Any
+    """The vector of every document, by row; of no dimensions, [N, 0], if neither model nor ranking reads vectors. An
+    array during a fit, from then on a `VectorTable`; in half precision unless the model reads histories of items."""
     codes_near: ClassVar[bool] = False
     """Whether new documents get codes by the vectors of present ones."""
 
@@ -102,7 +104,9 @@ class GenerativeRetriever(Retriever):
 
     def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
         self.fresh = Fresh()
-        return super().fit(corpus, checkpoints)
+        super().fit(corpus, checkpoints)
+        self.vectors = VectorTable.of(self.vectors, None if self.reader.histories else np.float16)
+        return self
 
     def build(self, corpus: Corpus) -> None:
         self.log = None
@@ -450,21 +454,20 @@ class GenerativeRetriever(Retriever):
         vectors = np.zeros((len(documents), 0), np.float32)
         if kept or self.codes_of_vectors:
             vectors = self.reader.encode_new(documents, self.vectors.shape[1])
-        return {"vectors": vectors if kept else vectors[:, :0], "codes": self.assign(documents, vectors)}
+        held = (vectors if kept else vectors[:, :0]).astype(self.vectors.stored)
+        return {"vectors": held, "codes": self.assign(documents, vectors)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
-        # A deleted document keeps its row, and a new one may have its doc_id.
-        held, names = self.identifiers, [d.doc_id for d in documents]
-        again = {n: f"deleted {n} {held.rows[held.position_of(n)]}" for n in names if n in held}
-        self.identifiers = (held.renamed(again) if again else held).with_added(names, parts["codes"])
-        self.vectors = np.concatenate([self.vectors, parts["vectors"]])
+        held = self.identifiers
+        self.identifiers = held.with_later([d.doc_id for d in documents], parts["codes"])
+        self.vectors = self.vectors.extended(parts["vectors"])
         self.fresh.extend(len(held), parts["codes"])
         self.reader.extend(parts["vectors"])
 
     def keep(self, rows: np.ndarray) -> None:
         doc_ids, codes = self.identifiers.in_row_order()
         self.identifiers = Identifiers([doc_ids[row] for row in rows.tolist()], codes[rows])
-        self.vectors = self.vectors[rows]
+        self.vectors = self.vectors.kept(rows)
         self.fresh.keep(rows)
         self.reader.keep(rows)
 
@@ -481,7 +484,8 @@ class GenerativeRetriever(Retriever):
     def save_files(self, folder: Path) -> None:
         from safetensors.numpy import save_file
 
-        np.save(folder / VECTORS, self.vectors, allow_pickle=False)
+        self.vectors.save(folder / VECTORS)
+        self.identifiers = self.identifiers.whole()  # numbered as before, so searches may go on
         self.identifiers.save(folder)
         self.fresh.save(folder)
         if self.maker is not None:
@@ -492,7 +496,7 @@ class GenerativeRetriever(Retriever):
     def load_files(self, folder: Path) -> None:
         from safetensors.numpy import load_file
 
-        self.vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
+        self.vectors = VectorTable.load(folder / VECTORS)
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
         self.fresh = Fresh.load(folder, lambda: self.identifiers.in_row_order()[1])
         self._maker, self._maker_state = None, load_file(folder / CLUSTERS) if (folder / CLUSTERS).exists() else None

@@ -477,7 +477,7 @@ class HistoryReader(VectorReader):
     def join(self, builder: Builder, writer: CodeWriter) -> Any:
         assert self.history is not None
         self.forget_vectors()
-        return builder.history_writer(self.history.encoder(builder.vectors), writer)
+        return builder.history_writer(self.history.encoder(np.asarray(builder.vectors)), writer)
 
     def save(self, folder: Path) -> None:
         assert self.history is not None
@@ -501,7 +501,7 @@ class HistoryReader(VectorReader):
         """Rank by an encoder that the decoder does not read; it is untrained."""
         assert self.history is not None
         device = next(self.model.parameters()).device
-        self.ranking_encoder = self.history.encoder(builder.vectors).to(device)
+        self.ranking_encoder = self.history.encoder(np.asarray(builder.vectors)).to(device)
         self.forget_vectors()
 
     @property

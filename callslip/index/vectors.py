@@ -17,10 +17,11 @@ from callslip.encoders.encoder import TextVectors
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import EncoderSettings
 from callslip.search.nearest import Nearest
+from callslip.search.vector_table import VectorTable
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
 
-VECTORS = "vectors.npy"
+VECTORS, GRAPH = "vectors.npy", "graph.faiss"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class VectorRetriever(Retriever):
 
     search_settings = frozenset({"effort", "backend", "device"})
     settings: Any
-    vectors: np.ndarray
+    vectors: VectorTable
     """What is searched: one row per document."""
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
@@ -61,11 +62,11 @@ class VectorRetriever(Retriever):
         """The vectors of documents, [n, dim]: here, the encoder's."""
         return self.texts.documents(documents, progress)
 
-    def index(self, vectors: np.ndarray) -> None:
-        """Make these vectors the ones that are searched."""
-        self.vectors = vectors
+    def index(self, vectors: np.ndarray | VectorTable, graph: Path | None = None) -> None:
+        """Make these vectors the ones that are searched; `graph` is the file of their graph, if there is one."""
+        self.vectors = VectorTable.of(vectors)
         s = self.settings
-        self._nearest = Nearest(vectors, s.index, s.neighbours, s.effort)
+        self._nearest = Nearest(self.vectors, s.index, s.neighbours, s.effort, graph)
 
     def build(self, corpus: Corpus) -> None:
         self.index(self.document_vectors(corpus, "encoding documents"))
@@ -82,13 +83,15 @@ class VectorRetriever(Retriever):
         return {"vectors": self.document_vectors(documents, "encoding new documents")}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
-        self.index(np.concatenate([self.vectors, parts["vectors"]]))
+        self.vectors = self.vectors.extended(parts["vectors"])
+        self._nearest.extend(self.vectors)
 
     def keep(self, rows: np.ndarray) -> None:
-        self.index(self.vectors[rows])
+        self.index(self.vectors.kept(rows))
 
     def save_files(self, folder: Path) -> None:
-        np.save(folder / VECTORS, self.vectors, allow_pickle=False)
+        self.vectors.save(folder / VECTORS)
+        self._nearest.save(folder / GRAPH)
 
     def load_files(self, folder: Path) -> None:
-        self.index(np.load(folder / VECTORS, allow_pickle=False))
+        self.index(VectorTable.load(folder / VECTORS), folder / GRAPH)

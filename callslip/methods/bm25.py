@@ -1,4 +1,4 @@
-"""BM25, the lexical baseline, with the bm25s library."""
+"""BM25, the lexical baseline: scores as the bm25s library has them, over postings that take new documents."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting
 from callslip.index.retriever import Found, Retriever
-from callslip.search.bm25 import WordIndex
 from callslip.search.nearest import best_rows
+from callslip.search.postings import Postings
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
+
+WORDS = "words"
+SCORED_WORDS = "bm25"
+"""Words as earlier versions saved them: with scores, which a later document would change."""
 
 
 @dataclass(frozen=True)
@@ -47,42 +51,47 @@ class BM25(Retriever):
 
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
+        self._words = self._new_words()
+
+    def _new_words(self) -> Postings:
         s = self.settings
-        self._words = WordIndex(k1=s.k1, b=s.b, formula=s.formula, language=s.language, stopwords=s.stopwords)
+        return Postings(k1=s.k1, b=s.b, formula=s.formula, language=s.language, stopwords=s.stopwords)
 
     def build(self, corpus: Corpus) -> None:
-        self._words.index([document.content for document in corpus])
+        self._words = self._new_words().index(document.content for document in corpus)
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
         found = []
-        for tokens in self._words.tokenize([query.text for query in queries]):
-            known = self._words.known(tokens)
-            scores = self._words.scores(known)
+        for stems in self._words.tokenize([query.text for query in queries]):
+            scores = self._words.scores(stems)
             rows = best_rows(scores, k, mask)
             rows = rows[scores[rows] > 0]  # documents without a common word are not hits
-            why = [self._explain(known, row) for row in rows] if explain else None
-            found.append(Found(rows, scores[rows], why=why))
+            found.append(Found(rows, scores[rows], why=self._reasons(stems, rows) if explain else None))
         return found
 
-    def _explain(self, tokens: list[str], row: int) -> dict[str, Any]:
-        """Contribution of each query word to the document's score."""
-        parts = {token: float(self._words.scores([token])[row]) for token in dict.fromkeys(tokens)}
-        return {"words": {token: part for token, part in parts.items() if part > 0}}
+    def _reasons(self, stems: list[str], rows: np.ndarray) -> list[dict[str, Any]]:
+        """What each word of a query adds to the scores of documents."""
+        parts = {stem: self._words.scores([stem])[rows].tolist() for stem in dict.fromkeys(stems)}
+        return [{"words": {stem: of[at] for stem, of in parts.items() if of[at] > 0}} for at in range(len(rows))]
 
     def prepare(self, documents: list[Document]) -> Parts:
         return {}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
-        # Word statistics change with every document, so the index is rebuilt, which is fast.
-        self._words.index([d.content for d in (*self.documents, *documents)])
+        self._words.extend([document.content for document in documents])
+
+    def forget(self, rows: list[int]) -> None:
+        self._words.drop(rows)
 
     def keep(self, rows: np.ndarray) -> None:
-        kept = np.zeros(len(self.documents), dtype=bool)
-        kept[rows] = True
-        self._words.index([d.content for d, keep in zip(self.documents, kept, strict=True) if keep])
+        self._words = self._words.kept(rows)
 
     def save_files(self, folder: Path) -> None:
-        self._words.save(folder / "bm25")
+        self._words.save(folder / WORDS)
 
     def load_files(self, folder: Path) -> None:
-        self._words.load(folder / "bm25")
+        self._words = self._new_words()
+        if (folder / SCORED_WORDS).exists():
+            self._words.index(document.content for document in self.documents)
+        else:
+            self._words.load(folder / WORDS)

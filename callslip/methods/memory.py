@@ -20,6 +20,7 @@ from callslip.errors import BadSetting
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import EncoderSettings
 from callslip.search.nearest import best_rows, inner_products
+from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 
 VECTORS, ASKED, ANSWERS, TEXTS = "vectors.npy", "asked.npy", "answers.npy", "asked.json"
@@ -45,7 +46,7 @@ class Memory(Retriever):
     Settings = MemorySettings
     search_settings = frozenset({"margin", "backend", "device"})
     settings: MemorySettings
-    vectors: np.ndarray
+    vectors: VectorTable
     """The vector of every document, by row."""
     asked: np.ndarray
     """The vector of every remembered query."""
@@ -58,7 +59,7 @@ class Memory(Retriever):
         self.texts = TextVectors(self.settings)
 
     def build(self, corpus: Corpus) -> None:
-        self.vectors = self.texts.documents(corpus, "encoding documents")
+        self.vectors = VectorTable(self.texts.documents(corpus, "encoding documents"))
         queries, judgements = corpus.split("train")
         row_of = corpus.rows()
         known = {
@@ -105,12 +106,12 @@ class Memory(Retriever):
         return {"vectors": self.texts.documents(documents, "encoding new documents")}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
-        self.vectors = np.concatenate([self.vectors, parts["vectors"]])
+        self.vectors = self.vectors.extended(parts["vectors"])
 
     def keep(self, rows: np.ndarray) -> None:
         number = np.full(len(self.vectors), -1, np.int64)
         number[rows] = np.arange(len(rows))
-        self.vectors = self.vectors[rows]
+        self.vectors = self.vectors.kept(rows)
         answers = np.stack([self.answers[:, 0], number[self.answers[:, 1]]], axis=1)
         answers = answers[answers[:, 1] >= 0]
         left, answers[:, 0] = np.unique(answers[:, 0], return_inverse=True)  # queries without an answer are forgotten
@@ -118,14 +119,14 @@ class Memory(Retriever):
         self.asked_texts = [self.asked_texts[one] for one in left.tolist()]
 
     def save_files(self, folder: Path) -> None:
-        for name, array in ((VECTORS, self.vectors), (ASKED, self.asked), (ANSWERS, self.answers)):
+        self.vectors.save(folder / VECTORS)
+        for name, array in ((ASKED, self.asked), (ANSWERS, self.answers)):
             np.save(folder / name, array, allow_pickle=False)
         (folder / TEXTS).write_text(json.dumps(self.asked_texts, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def load_files(self, folder: Path) -> None:
-        self.vectors, self.asked, self.answers = (
-            np.load(folder / name, allow_pickle=False) for name in (VECTORS, ASKED, ANSWERS)
-        )
+        self.vectors = VectorTable.load(folder / VECTORS)
+        self.asked, self.answers = (np.load(folder / name, allow_pickle=False) for name in (ASKED, ANSWERS))
         self.asked_texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
 
 

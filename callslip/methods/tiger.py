@@ -81,10 +81,11 @@ class TIGER(GenerativeRetriever):
 
     def _place(self, code: np.ndarray, vector: np.ndarray) -> int:
         same = self.identifiers.prefix_slice(code.tolist())
-        rows = self.identifiers.rows[same]
-        if not len(rows):
+        positions = np.arange(same.start, same.stop)
+        if not len(positions):
             return 0
-        return int(self.identifiers.codes[same][int(np.argmax(self.vectors[rows] @ vector)), -1])
+        nearest = int(np.argmax(self.vectors[self.identifiers.rows_at(positions)] @ vector))
+        return int(self.identifiers.codes_at(positions[nearest : nearest + 1])[0, -1])
 
     def new_model(self, widths: Sequence[int], with_end: bool = False) -> None:
         """A model for all possible tokens, since the RQ-VAE may assign a new item a token that no item has yet."""

@@ -61,7 +61,7 @@ def candidates(beams: Beams, identifiers: Identifiers, mask: np.ndarray | None) 
     counts = last - first
     beam = np.repeat(known, counts)
     position = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-    rows = identifiers.rows[position]
+    rows = identifiers.rows_at(position)
     if mask is not None:
         kept = mask[rows]
         rows, beam = rows[kept], beam[kept]

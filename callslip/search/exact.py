@@ -57,7 +57,7 @@ def _gathered(gains: list[np.ndarray], leaves: np.ndarray) -> np.ndarray:
 def _leaf_totals(gains: list[np.ndarray], trie: Trie) -> np.ndarray:
     """The total score of every code: each level adds to its parents' totals, so shared prefixes are summed once."""
     totals = np.zeros(1, np.float32)
-    for level, (gain, tokens) in enumerate(zip(gains, trie.tokens, strict=True)):
+    for level, (gain, tokens) in enumerate(zip(gains, map(np.asarray, trie.tokens), strict=True)):
         own = gain[tokens]  # END (-1) is the last output
         if level:
             parents = trie.parents(level)

@@ -27,6 +27,8 @@ TERMS, TERM_ENDS, BOUNDS = "terms.npy", "term_ends.npy", "bounds.npy"
 ROWS, COUNTS, LENGTHS = "rows.npy", "counts.npy", "lengths.npy"
 BLOCK = 20_000
 """Texts that are split into stems at once."""
+DELTA = 0.5
+"""What bm25l and bm25+ add for every stem of the query."""
 MERGED = 2_000_000
 """Postings that a merge sorts at once: about 100 MB."""
 
@@ -123,11 +125,18 @@ class Matches:
 
 
 class Postings:
-    """BM25 scores (Lucene's variant) of documents for a query. Documents can be added and dropped."""
+    """BM25 scores of documents for a query. Documents can be added and dropped."""
 
-    def __init__(self, *, k1: float, b: float, language: str = "english", stopwords: str = "en") -> None:
-        self.k1, self.b, self.language, self.stopwords = k1, b, language, stopwords
+    def __init__(
+        self, *, k1: float, b: float, language: str = "english", stopwords: str = "en", formula: str = "lucene"
+    ) -> None:
+        """`formula` is a variant of BM25, as bm25s names them: lucene, robertson, atire, bm25l or bm25+."""
+        self.k1, self.b, self.language, self.stopwords, self.formula = k1, b, language, stopwords, formula
         self._take(None)
+
+    def _like(self) -> Postings:
+        """Postings with the same settings, and without documents."""
+        return Postings(k1=self.k1, b=self.b, language=self.language, stopwords=self.stopwords, formula=self.formula)
 
     def _take(self, table: PostingTable | None) -> None:
         self._table = table
@@ -199,7 +208,7 @@ class Postings:
 
     def fork(self) -> Postings:
         """A copy that can be changed on its own. It shares the mapped table."""
-        other = Postings(k1=self.k1, b=self.b, language=self.language, stopwords=self.stopwords)
+        other = self._like()
         other._table, other._live, other._total = self._table, self._live, self._total
         other._recent = {stem: (rows[:], times[:]) for stem, (rows, times) in self._recent.items()}
         other._recent_lengths, other._dropped = self._recent_lengths[:], self._dropped.copy()
@@ -213,7 +222,7 @@ class Postings:
         tables, first = [self._table], len(self._table)
         if len(self._recent_lengths):
             tables.append(self._recent_table())
-        other = Postings(k1=self.k1, b=self.b, language=self.language, stopwords=self.stopwords)
+        other = self._like()
         other._take(merged(tables, [number[:first], number[first:]][: len(tables)]))
         return other
 
@@ -233,22 +242,48 @@ class Postings:
 
     def matches(self, stems: Sequence[str]) -> Matches:
         """The documents that share a stem with the query, and their scores."""
-        if self._table is None or not stems:
-            return Matches.none()
+        scores, _ = self._scores(stems)
+        rows = np.flatnonzero(scores)
+        return Matches(rows, scores[rows])
+
+    def scores(self, stems: Sequence[str]) -> np.ndarray:
+        """The score of every document for a query, dropped documents included: whoever asks leaves them out. bm25l and
+        bm25+ also score documents without a stem of the query."""
+        scores, without = self._scores(stems)
+        return scores + without if without else scores
+
+    def _scores(self, stems: Sequence[str]) -> tuple[np.ndarray, np.float32]:
+        """What the stems in a document add to its score, and the score of a document without any of them."""
+        scores, without = np.zeros(len(self), np.float32), np.float32(0)
+        if self._table is None:
+            return scores, without
         mean = np.float32(max(self._total, 1) / max(self._live, 1))
-        least, slope = np.float32(self.k1 * (1 - self.b)), np.float32(self.k1 * self.b) / mean
-        scores = np.zeros(len(self), np.float32)
         for stem in stems:
             found = self._live_postings(stem)
             frequency = sum(len(rows) for rows, _, _ in found)
             if not frequency:
                 continue
             weight = np.float32(self._rarity(frequency))
+            without += weight * np.float32(self._absent())
             for rows, counts, lengths in found:
-                times = counts.astype(np.float32)
-                scores[rows] += weight * (times / (least + slope * lengths.astype(np.float32) + times))
-        rows = np.flatnonzero(scores)
-        return Matches(rows, scores[rows])
+                scores[rows] += weight * self._saturated(counts.astype(np.float32), lengths.astype(np.float32), mean)
+        return scores, without
+
+    def _saturated(self, times: np.ndarray, lengths: np.ndarray, mean: np.float32) -> np.ndarray:
+        """What the occurrences of a stem count in documents of these lengths, beyond `_absent`."""
+        k1 = np.float32(self.k1)
+        if self.formula == "bm25l":
+            relative = times / (np.float32(1 - self.b) + np.float32(self.b) / mean * lengths) + np.float32(DELTA)
+            return (k1 + 1) * relative / (k1 + relative) - np.float32(self._absent())
+        least, slope = np.float32(self.k1 * (1 - self.b)), np.float32(self.k1 * self.b) / mean
+        share = times / (least + slope * lengths + times)
+        return share if self.formula in ("lucene", "robertson") else (k1 + 1) * share
+
+    def _absent(self) -> float:
+        """What a stem counts in a document that does not have it."""
+        if self.formula == "bm25l":
+            return (self.k1 + 1) * DELTA / (self.k1 + DELTA)
+        return DELTA if self.formula == "bm25+" else 0.0
 
     def rarity(self, stems: Sequence[str]) -> float:
         """The sum of the stems' inverse document frequencies; stems that no document has count as the rarest. No
@@ -257,7 +292,14 @@ class Postings:
 
     def _rarity(self, frequency: int) -> float:
         """The inverse document frequency of a stem that so many documents have."""
-        return math.log(1 + (self._live - frequency + 0.5) / (frequency + 0.5))
+        odds = (self._live - frequency + 0.5) / (frequency + 0.5)
+        if self.formula == "lucene":
+            return math.log(1 + odds)
+        if self.formula == "robertson":
+            return math.log(max(odds, 1))
+        if self.formula == "bm25l":
+            return math.log((self._live + 1) / (frequency + 0.5))
+        return math.log((self._live + (self.formula == "bm25+")) / frequency)
 
     def _live_postings(self, stem: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Rows, counts and lengths of the documents with a stem that were not dropped."""

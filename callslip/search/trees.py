@@ -16,8 +16,10 @@ from callslip.errors import BadSetting
 from callslip.identifiers.trie import BLOCK
 
 if TYPE_CHECKING:
+    from callslip.identifiers.grown import Growth
     from callslip.identifiers.trie import Trie
 
+SHIFT = BLOCK.bit_length() - 1
 LevelMasks = Sequence[np.ndarray]
 """One boolean array per level: which nodes may be visited."""
 
@@ -88,17 +90,57 @@ class DeviceTrie:
 
     def bounds(self, level: int, node: Tensor) -> tuple[Tensor, Tensor]:
         """Start and stop of the ranges of the nodes' children."""
-        shift = BLOCK.bit_length() - 1
-        after = node + 1
-        bases, rest = self.bases[level], self.rest[level]
-        return bases[node >> shift] + rest[node], bases[after >> shift] + rest[after]
+        return self.offsets(level, node), self.offsets(level, node + 1)
+
+    def offsets(self, level: int, node: Tensor) -> Tensor:
+        return self.bases[level][node >> SHIFT] + self.rest[level][node]
+
+    def token(self, level: int, node: Tensor) -> Tensor:
+        """The tokens that lead to nodes of a level."""
+        return self.tokens[level][node].long()
+
+
+class GrownDeviceTrie:
+    """The same for a trie with later codes beside it: see `callslip.identifiers.grown`."""
+
+    def __init__(self, trie: DeviceTrie, growth: Growth, device: torch.device) -> None:
+        self.length, self._trie = trie.length, trie
+        self._numbers = [_tensor(nodes.numbers, device) for nodes in growth.levels]
+        self._tokens = [_tensor(nodes.tokens, device).long() for nodes in growth.levels]
+        self._below = [_tensor(parents, device) for parents in growth.below]
+        self.roots = trie.roots + len(self._numbers[0])
+        self.first = torch.arange(self.roots, device=device)
+        self.root = torch.zeros_like(self.first)
+        self.ends = [end or nodes.may_end for end, nodes in zip(trie.ends, growth.levels, strict=True)]
+
+    def bounds(self, level: int, node: Tensor) -> tuple[Tensor, Tensor]:
+        return self._offsets(level, node), self._offsets(level, node + 1)
+
+    def _offsets(self, level: int, node: Tensor) -> Tensor:
+        old = self._trie.offsets(level, node - torch.searchsorted(self._numbers[level], node))
+        return old + torch.searchsorted(self._below[level], node)
+
+    def token(self, level: int, node: Tensor) -> Tensor:
+        numbers, old = self._numbers[level], self._trie.tokens[level]
+        if not len(numbers):
+            return old[node].long()
+        at = torch.searchsorted(numbers, node)
+        new = at.clamp(max=len(numbers) - 1)
+        own = self._tokens[level][new]
+        if not len(old):
+            return own
+        return torch.where(numbers[new] == node, own, old[(node - at).clamp(max=len(old) - 1)].long())
 
 
 class TrieTree:
     """Children in a trie, restricted by one mask for all queries, or one mask per query."""
 
     def __init__(
-        self, trie: DeviceTrie, live: Sequence[LevelMasks | None] | None, queries: int, device: torch.device
+        self,
+        trie: DeviceTrie | GrownDeviceTrie,
+        live: Sequence[LevelMasks | None] | None,
+        queries: int,
+        device: torch.device,
     ) -> None:
         self.trie, self.queries = trie, queries
         self.masks: list[list[Tensor] | None] = [
@@ -136,7 +178,7 @@ class TrieTree:
         if self.masks:
             kept = self._kept(level, child, owner, node.shape[1])
             owner, child = owner[kept], child[kept]
-        return owner, child, self.trie.tokens[level][child].long()
+        return owner, child, self.trie.token(level, child)
 
     def _kept(self, level: int, child: Tensor, owner: Tensor, places: int) -> Tensor:
         if len(self.masks) == 1:
@@ -160,7 +202,7 @@ class TrieTree:
         return node
 
 
-_ON_DEVICE: WeakKeyDictionary[Trie, dict[torch.device, DeviceTrie]] = WeakKeyDictionary()
+_ON_DEVICE: WeakKeyDictionary[Trie, dict[torch.device, DeviceTrie | GrownDeviceTrie]] = WeakKeyDictionary()
 
 
 def tree_of(
@@ -176,10 +218,18 @@ def tree_of(
         masks = [cast(LevelMasks, live)]  # the result of Trie.live: one mask for all queries
     if masks is not None and len(masks) not in (1, queries):
         raise BadSetting(f"{len(masks)} masks for {queries} queries", "Give one for all, or one (or None) for each.")
+    return TrieTree(_on_device(trie, device), cast(Sequence[LevelMasks | None] | None, masks), queries, device)
+
+
+def _on_device(trie: Trie, device: torch.device) -> DeviceTrie | GrownDeviceTrie:
     kept = _ON_DEVICE.setdefault(trie, {})
     if device not in kept:
-        kept[device] = DeviceTrie(trie, device)
-    return TrieTree(kept[device], cast(Sequence[LevelMasks | None] | None, masks), queries, device)
+        grown = trie.growth
+        if grown is None:
+            kept[device] = DeviceTrie(trie, device)
+        else:
+            kept[device] = GrownDeviceTrie(cast(DeviceTrie, _on_device(grown.trie, device)), grown, device)
+    return kept[device]
 
 
 def check_fit(model: object, tree: Tree) -> None:

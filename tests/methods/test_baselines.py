@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
-from callslip.errors import BadSetting, UnknownName
+from callslip.errors import BadSetting, IndexCorrupt, UnknownName
 from callslip.filters.filter import Filter
 from callslip.methods import make
 from callslip.methods.hybrid import Hybrid, HybridSettings
+from callslip.search import nearest
 from callslip.search.nearest import best_rows
 from callslip.storage import folder as folders
 
@@ -53,6 +54,37 @@ def test_bm25_equals_the_formula(documents, query):
             assert hit.score == pytest.approx(truth[int(hit.doc_id)], abs=1e-4)
 
 
+@pytest.mark.parametrize("formula", ["lucene", "robertson", "atire", "bm25l", "bm25+"])
+def test_bm25_after_changes_scores_as_an_index_of_the_documents_that_are_there(small_corpus, tmp_path, formula):
+    """Added, updated and deleted documents, in memory, in the folder, and after compacting."""
+    settings = {"formula": formula}
+    index = make("bm25", settings).fit(small_corpus)
+    index.save(tmp_path / "index")
+    first, second, third, *rest = small_corpus.documents
+    more = [Document(f"new {n}", f"a violin and a harbour, number {n}" * n) for n in range(1, 6)]
+    changed = Document(second.doc_id, "the violin that was a river")
+    index.add(more)
+    index.delete([first.doc_id])
+    index.update([changed])
+    truth = make("bm25", settings).fit(Corpus([third, *rest, *more, changed]))
+    queries = ["violin with the mark music5", "harbour number", "the nile", "zebra"]
+
+    def scores(of):
+        return [{hit.doc_id: hit.score for hit in hits} for hits in of.search_batch(queries, k=1000)]
+
+    assert scores(index) == scores(truth)
+    assert scores(api.load(tmp_path / "index")) == scores(truth)
+    index.compact()
+    assert scores(index) == scores(api.load(tmp_path / "index")) == scores(truth)
+
+
+def test_an_addition_to_bm25_reads_no_other_document(small_corpus, monkeypatch):
+    index = make("bm25").fit(small_corpus)
+    monkeypatch.setattr(type(index.documents), "__iter__", lambda self: pytest.fail("all documents were read"))
+    index.add([Document("new", "a violin")])
+    assert "new" in index.search("violin", k=1000).doc_ids
+
+
 def test_bm25_explains_its_score_word_by_word(small_corpus):
     index = make("bm25").fit(small_corpus)
     for hit in index.search("violin with the mark music5", k=5, explain=True):
@@ -85,6 +117,85 @@ def test_faiss_finds_what_exact_search_finds(small_corpus):
     for text in ("violin music3", "the nile river5"):
         assert graph.search(text, k=5).doc_ids == exact.search(text, k=5).doc_ids
         assert graph.search(text, k=5, filter=only).doc_ids == exact.search(text, k=5, filter=only).doc_ids
+
+
+def graph_index(corpus, path):
+    index = make("dense", {"encoder": "scratch", "index": "faiss"}).fit(corpus)
+    index.save(path)
+    return index
+
+
+def hits_of(index, k=7):
+    return [index.search(text, k=k).doc_ids for text in ("violin music3", "the nile river5", "harbour 3")]
+
+
+def more_documents(count: int) -> list[Document]:
+    return [Document(f"new {n}", f"violin in a harbour, number {n}") for n in range(count)]
+
+
+def test_a_saved_graph_is_read_and_not_built(small_corpus, tmp_path, monkeypatch):
+    expected = hits_of(graph_index(small_corpus, tmp_path / "index"))
+    monkeypatch.setattr(nearest, "_graph_of", lambda *_: pytest.fail("the graph was built"))
+    assert hits_of(api.load(tmp_path / "index")) == expected
+
+
+def test_documents_beside_a_graph_are_found_and_folded(small_corpus, tmp_path, monkeypatch):
+    """In memory, opened again, above the limit, and compacted: with and without deletions."""
+    monkeypatch.setattr(nearest, "BESIDE", 3)
+    index, exact = (
+        graph_index(small_corpus, tmp_path / "index"),
+        make("dense", {"encoder": "scratch"}).fit(small_corpus),
+    )
+    index = api.load(tmp_path / "index")
+    with monkeypatch.context() as patch:
+        patch.setattr(nearest, "_graph_of", lambda *_: pytest.fail("the graph was built"))
+        for document in more_documents(9):
+            index.add([document])
+            exact.add([document])
+            assert hits_of(index) == hits_of(exact)
+            assert len(index) - index._nearest._graph.ntotal <= 3
+        assert hits_of(api.load(tmp_path / "index")) == hits_of(exact)
+        only = Filter(allow={"new 3", "new 8", small_corpus.documents[0].doc_id})
+        assert index.search("violin", k=5, filter=only).doc_ids == exact.search("violin", k=5, filter=only).doc_ids
+        index.compact()
+        assert hits_of(index) == hits_of(api.load(tmp_path / "index")) == hits_of(exact)
+    gone = ["new 1", small_corpus.documents[2].doc_id]
+    index.delete(gone)
+    exact.delete(gone)
+    assert hits_of(index) == hits_of(exact)
+    index.compact()
+    assert hits_of(index) == hits_of(api.load(tmp_path / "index")) == hits_of(exact)
+
+
+def test_a_graph_of_other_vectors_is_refused(small_corpus, tmp_path):
+    import faiss
+
+    index = graph_index(small_corpus, tmp_path / "index")
+    folder = tmp_path / "index" / "generation-000001"
+    with (folder / "graph.faiss").open("r+b") as file:
+        file.seek(2000)
+        file.write(b"\x7f" * 8)
+    with pytest.raises(IndexCorrupt, match=r"graph\.faiss"):
+        api.load(tmp_path / "index")
+    graph = faiss.IndexHNSWFlat(index.vectors.shape[1], 4, faiss.METRIC_INNER_PRODUCT)
+    graph.add(np.asarray(index.vectors)[:5])
+    faiss.write_index(graph, str(folder / "graph.faiss"))
+    with pytest.raises(IndexCorrupt, match="not the graph of the vectors"):
+        index.load_files(folder)
+    graph.reset()
+    graph.add(np.asarray(index.vectors))
+    links = faiss.vector_to_array(graph.hnsw.neighbors)
+    links[0] = len(index) + 7
+    faiss.copy_array_to_vector(links, graph.hnsw.neighbors)
+    faiss.write_index(graph, str(folder / "graph.faiss"))
+    with pytest.raises(IndexCorrupt, match=r"vectors that are not there|faiss can read"):
+        index.load_files(folder)
+    (folder / "graph.faiss").write_bytes(b"no graph")
+    with pytest.raises(IndexCorrupt, match="no graph that faiss can read"):
+        index.load_files(folder)
+    (folder / "graph.faiss").unlink()  # as in folders of earlier versions
+    index.load_files(folder)
+    assert not index._nearest.exact
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14), st.data())

@@ -17,6 +17,7 @@ from callslip.search.postings import Postings
 
 VOCABULARY = ["otter", "heron", "beetle", "harbour", "desert", "naïve", "川"]
 texts = st.lists(st.lists(st.sampled_from(VOCABULARY), max_size=9).map(" ".join), min_size=1, max_size=9)
+FORMULAS = ["lucene", "robertson", "atire", "bm25l", "bm25+"]
 queries = st.lists(st.sampled_from([*VOCABULARY, "absent"]), max_size=5).map(" ".join)
 
 
@@ -31,21 +32,25 @@ def asked(words: Postings, query: str) -> dict[int, float]:
 
 
 @settings(deadline=None)
-@given(texts, queries)
-def test_scores_are_those_of_bm25s(written, query):
-    words = new().index(written)
+@given(texts, queries, st.sampled_from(FORMULAS))
+def test_scores_are_those_of_bm25s(written, query, formula):
+    words = Postings(k1=1.2, b=0.75, formula=formula).index(written)
     stems = words.tokenize(written)
     if not any(stems):
         assert not asked(words, query)
         return
-    oracle = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
+    oracle = bm25s.BM25(k1=1.2, b=0.75, method=formula)
     oracle.index(stems, show_progress=False)
-    known = [stem for stem in words.tokenize([query])[0] if stem in oracle.vocab_dict]
+    asking = words.tokenize([query])[0]
+    known = [stem for stem in asking if stem in oracle.vocab_dict]
     expected = oracle.get_scores(known) if known else np.zeros(len(written), np.float32)
+    np.testing.assert_allclose(words.scores(asking), expected, rtol=1e-5, atol=1e-6)
+    if formula in ("bm25l", "bm25+"):
+        return
     found = np.zeros(len(written), np.float32)
     for row, score in asked(words, query).items():
         found[row] = score
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_array_equal(found, words.scores(asking))
 
 
 @settings(deadline=None)
