@@ -110,7 +110,7 @@ def make(settings: type[S], values: Mapping[str, Any] | None = None) -> S:
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
     options = typing.get_args(hint)
-    if isinstance(value, str) and hint is not str:  # a text may end with a space: a prompt does
+    if isinstance(value, str) and (hint is not str or "=" not in value):  # a name:prompt=text may end with a space
         value = value.strip()
     if typing.get_origin(hint) is typing.Literal:
         if value not in options:

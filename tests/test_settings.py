@@ -188,3 +188,23 @@ def test_documents_of_ones_own_are_checked_before_a_fit():
         callslip.fit([callslip.Document("a", "one"), callslip.Document("a", "two")], "bm25")
     with pytest.raises(BadSetting, match="document 1 is a str"):
         callslip.fit([callslip.Document("a", "one"), "two"], "bm25")
+
+
+def test_a_value_keeps_its_trailing_space_where_it_is_a_text():
+    values = settings.parse_assignments(
+        ["encoder= a/b:query_prompt=query: ,dim=9,document_prompt=passage: ", "epochs = 3 ", "codes=random "]
+    )
+    made = make("dsi-semantic", values).settings
+    assert made.encoder == "a/b:query_prompt=query: ,dim=9,document_prompt=passage: "
+    assert made.epochs == 3 and made.codes == "random"
+
+
+def test_a_spec_is_a_name_with_options():
+    options = ("dim", "prompt")
+    for spec, name, given in (
+        ("minilm", "minilm", {}),
+        ("a/b:dim=9", "a/b", {"dim": "9"}),
+        ("a/b:prompt=Find, if any: ,dim=9", "a/b", {"prompt": "Find, if any: ", "dim": "9"}),
+    ):
+        assert settings.split_spec(spec, options) == (name, given) and settings.joined_spec(name, given) == spec
+    assert settings.joined_spec("scratch:seed=1", {"dim": 9, "prompt": None}) == "scratch:seed=1,dim=9"

@@ -41,8 +41,7 @@ def training_pairs(corpus: Corpus, s: TextChoice, *, whole_documents: bool = Tru
     If `query_repeat` is None, judged queries are repeated until they are about a third as many as the others. Without
     `whole_documents`, `training_texts=document` is left to the caller, who has the documents' vectors.
     """
-    repeat = s.query_repeat
-    asked = [] if repeat == 0 else corpus.pairs("train")
+    asked, repeat = corpus.pairs("train"), s.query_repeat
     kinds = [kind for kind in s.training_texts if whole_documents or kind != "document"]
     made = PairTable.of(_made(corpus, s, kinds), corpus.doc_ids, asked)
     others = len(made) - len(asked)

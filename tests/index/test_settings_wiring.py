@@ -144,7 +144,9 @@ def test_doc2query_generates_so_many_queries(monkeypatch, small_corpus):
 @pytest.mark.parametrize("documents", [True, False])
 def test_documents_are_trained_on_unless_they_are_left_out(planned, documents):
     made = planned(training_texts=("document", "title") if documents else ("title",))
-    count = len(made.index.training_pairs(made.corpus))
+    pairs = made.index.training_pairs(made.corpus)
+    assert {pair.query for pair in pairs}.isdisjoint(document.content for document in made.corpus)  # no document twice
+    count = len(pairs)
     assert len(made.examples.rows) == count + (40 if documents else 0)
     if documents:
         assert (made.examples.rows[count:] == np.arange(40)).all()
