@@ -1,6 +1,5 @@
 """A sorted table that grows without being sorted again: later codes lie beside its trie, numbered as in one trie.
 
-
 Where each later code belongs in the table is found by one walk down the trie. From these places follows, for every
 level, which nodes only later codes have, and what their numbers would be in the trie of all codes. The number of any
 other node is shifted by those before it. So tokens and offsets of the whole trie can be read at any node, although

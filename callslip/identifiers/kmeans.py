@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -15,6 +16,12 @@ from callslip.runtime.progress import track
 
 MANY = 100_000
 """Number of vectors above which k-means uses mini-batches instead of full passes."""
+
+
+LARGE = 65_536
+"""Number of vectors above which k-means is faiss's, if it is installed (extra `dense`)."""
+SAMPLE, FIRST, ROUNDS = 256, 16, 10
+"""faiss: vectors per cluster in the sample, and in that of the first centroids; passes over the sample."""
 
 
 def check_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
@@ -39,6 +46,8 @@ def nearest(vectors: np.ndarray, centroids: np.ndarray, chunk: int = 16_384) -> 
 
 def cluster_centres(vectors: np.ndarray, k: int, seed: int = 0, iterations: int = 100) -> np.ndarray:
     """At most k centroids, float32 [<= k, D]: fewer only if there are fewer distinct vectors."""
+    if len(vectors) > max(LARGE, k) and importlib.util.find_spec("faiss") is not None:
+        return _centres_by_faiss(vectors, k, seed)
     distinct = np.unique(vectors, axis=0) if len(vectors) <= MANY else vectors
     if len(distinct) <= k:
         return distinct
@@ -53,6 +62,21 @@ def cluster_centres(vectors: np.ndarray, k: int, seed: int = 0, iterations: int 
         else:
             model = KMeans(k, n_init=1, random_state=seed, max_iter=iterations)
         centres = model.fit(vectors).cluster_centers_.astype(np.float32)
+    return centres[np.unique(nearest(vectors, centres))]
+
+
+def _centres_by_faiss(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """k-means on a sample, by faiss: a fraction of the CPU time, for a few percent more inertia."""
+    import faiss
+    from sklearn.cluster import kmeans_plusplus
+
+    # faiss begins at random vectors, which leaves clusters that are far apart in one.
+    some = np.random.default_rng(seed).choice(len(vectors), min(len(vectors), FIRST * k), replace=False)
+    first = kmeans_plusplus(vectors[np.sort(some)], k, random_state=seed)[0]
+    sample = {"max_points_per_centroid": SAMPLE, "min_points_per_centroid": 1}
+    model = faiss.Kmeans(vectors.shape[1], k, niter=ROUNDS, seed=seed + 1, **sample)  # type: ignore[attr-defined]
+    model.train(np.ascontiguousarray(vectors, np.float32), init_centroids=np.ascontiguousarray(first, np.float32))
+    centres = np.asarray(model.centroids, np.float32)
     return centres[np.unique(nearest(vectors, centres))]
 
 

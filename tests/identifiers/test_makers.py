@@ -25,6 +25,7 @@ from callslip.identifiers import (
     atomic_codes,
     constrained_kmeans,
     disambiguate,
+    kmeans,
     naive_codes,
     random_codes,
 )
@@ -407,3 +408,34 @@ class TestVQVAE:
         assert codes.shape == (300, 2) and error(maker) < 0.7 * error(short)
         shared = sum(len({tuple(c) for c in codes[labels == label].tolist()}) for label in range(6))
         assert shared < 40  # documents of a blob have few codes
+
+
+def inertia(vectors: np.ndarray, centres: np.ndarray) -> float:
+    return float(((vectors - centres[kmeans.nearest(vectors, centres)]) ** 2).sum())
+
+
+def test_many_vectors_are_clustered_by_faiss(monkeypatch):
+    """On a sample, the same for the same seed, and about as well as by scikit-learn, which is asked where faiss is not
+    installed."""
+    faiss = pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(20, 8))[rng.integers(0, 20, 3000)] + 0.2 * rng.normal(size=(3000, 8))).astype(
+        np.float32
+    )
+    slow = kmeans.cluster_centres(vectors, 20, 1)
+    calls, original = [], faiss.Kmeans
+
+    def watched(*arguments, **options):
+        calls.append(options)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(faiss, "Kmeans", watched)
+    assert kmeans.cluster_centres(vectors, 20, 1) is not None and not calls  # too few
+    monkeypatch.setattr(kmeans, "LARGE", 2000)
+    quick = kmeans.cluster_centres(vectors, 20, 1)
+    assert len(calls) == 1 and calls[0]["max_points_per_centroid"] == kmeans.SAMPLE
+    assert inertia(vectors, quick) < 1.5 * inertia(vectors, slow) and len(quick) <= 20
+    np.testing.assert_array_equal(quick, kmeans.cluster_centres(vectors, 20, 1))
+    assert not np.array_equal(quick, kmeans.cluster_centres(vectors, 20, 2))
+    monkeypatch.setattr(kmeans.importlib.util, "find_spec", lambda name: None)
+    np.testing.assert_array_equal(slow, kmeans.cluster_centres(vectors, 20, 1))
