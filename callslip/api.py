@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,11 +37,20 @@ def as_corpus(corpus: Corpus | str | Path | Iterable[Document]) -> Corpus:
         return corpus
     if isinstance(corpus, (str, Path)):
         return load_corpus(corpus)
+    if corpus is None or isinstance(corpus, Document) or not isinstance(corpus, Iterable):
+        raise BadSetting(
+            f"a corpus is needed, not a {type(corpus).__name__}", "Give a path, a Corpus, or a list of documents."
+        )
     documents, seen = list(corpus), set()
     for number, document in enumerate(documents):
         if not isinstance(document, Document):
             raise BadSetting(
                 f"document {number} is a {type(document).__name__}", 'Give callslip.Document("an id", "a text").'
+            )
+        if not isinstance(document.doc_id, str) or not isinstance(document.text, str):
+            raise BadSetting(
+                f"document {number} has a doc_id or text that is no string",
+                'Give callslip.Document("an id", "a text").',
             )
         if document.doc_id in seen:
             raise BadSetting(f"two documents have the doc_id {document.doc_id!r}", "Give each document its own.")
@@ -176,6 +186,8 @@ def load(
     manifest cannot have it imported. `query_vectors` are those of queries to come, or a callable, if the index was
     fitted with given vectors; `vectors`, those of documents to be added.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise BadSetting(f"load takes the folder of an index, not a {type(path).__name__}", 'Write load("my-index").')
     if store is not None:
         consent.trust(consent.STORE, store)
     on_hub = str(path).startswith(hub.PATH_SCHEME)

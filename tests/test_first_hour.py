@@ -7,9 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from own_files import own_folder
+
+import callslip
+from callslip import Document
 
 SMALL = ["--set", "encoder=scratch"]
 
@@ -109,7 +113,7 @@ MISTAKES = [
     (["fit", "beir", "--out", "x", "--set", "lenght=3"], ["lenght", "Did you mean"]),
     (["fit", "beir", "--method", "tied-residual", "--codes", "c.csv", "--out", "x"], ["--codes", "dsi-semantic"]),
     (["fit", "broken.jsonl", "--out", "x"], ["broken.jsonl:2", "--skip-bad"]),
-    (["fit", "own/logo.png", "--out", "x"], ["logo.png", "--format"]),
+    (["fit", "own/logo.png", "--out", "x"], ["logo.png", "image"]),
     (["search", "nowhere", "x"], ["nowhere", "callslip fit"]),
     (["search", "own", "x"], ["own", "callslip fit"]),
     (["search", "animals", "x", "--where", "yaer=3"], ["yaer", "Did you mean 'year'"]),
@@ -134,3 +138,68 @@ def test_a_mistake_is_explained_with_its_remedy(home, own, animals, words, said)
     plain = " ".join(done.stderr.replace("│", " ").split())
     assert all(one in plain for one in said), done.stderr
     assert not (home / "x").exists()
+
+
+def test_a_fit_does_not_replace_an_index_that_was_changed_since(home) -> None:
+    right(home, "fit", "more.jsonl", "--method", "bm25", "--out", "kept")
+    right(home, "fit", "more.jsonl", "--method", "bm25", "--out", "kept")  # nothing but a fit is lost
+    right(home, "add", "kept", "beir/corpus.jsonl")
+    done = typed(home, "fit", "more.jsonl", "--method", "bm25", "--out", "kept")
+    assert done.returncode == 2 and "changed after its fit" in done.stderr and "--replace" in done.stderr
+    assert found(right(home, "search", "kept", "otter", "--json"))[0] == "otter"
+    right(home, "fit", "more.jsonl", "--method", "bm25", "--out", "kept", "--replace")
+    assert found(right(home, "search", "kept", "otter wolf", "--json")) == ["wolf"]
+
+
+def test_lines_of_ids_are_a_log_and_texts_are_not(home) -> None:
+    (home / "lines.txt").write_text("1 10 11 12 13\n2 10 12 13 14\n3 11 12 13 14\n")
+    (home / "prose.txt").write_text("12 eggs\n3 spoons of flour\n")
+    right(home, "fit", "lines.txt", "--method", "item-knn", "--out", "lines-index")
+    assert "12" not in found(right(home, "search", "lines-index", "--history", "10,12", "--json"))
+    assert "prose: 1 document" in right(home, "fit", "prose.txt", "--method", "bm25", "--out", "prose-index").stderr
+    done = typed(home, "fit", "prose.txt", "--items", "more.jsonl", "--method", "item-knn", "--out", "x")
+    assert done.returncode == 2 and "--format" in done.stderr and "s3rec" in done.stderr
+
+
+def test_remedies_are_true(home, own) -> None:
+    done = typed(home, "search", own, "--history", "1,2")
+    assert done.returncode == 2 and "reads texts" in done.stderr and "add" not in done.stderr
+    done = typed(home, "compare", "own", "--methods", "bm25")
+    assert done.returncode == 2 and "--qrels" in done.stderr
+    (home / "cat.png").write_bytes(b"\x89PNG")
+    done = typed(home, "fit", "cat.png", "--method", "bm25", "--out", "x")
+    assert done.returncode == 2 and "image" in done.stderr and "--format" not in done.stderr
+    told = right(home, "inspect", own).stderr
+    assert "fitted to 8 documents of own in" in told
+    assert "without any text" not in right(home, "fit", "shop.csv", "--method", "popularity", "--out", "z").stderr
+
+
+WRONG = {
+    "a document by itself": lambda index: index.add(Document("a", "b")),
+    "a dictionary": lambda index: index.add([{"_id": "a", "text": "b"}]),
+    "a text": lambda index: index.update(["a text"]),
+    "a number as an id": lambda index: index.add([Document(3, "b")]),
+    "no text": lambda index: index.add([Document("a", None)]),
+    "deleting a number": lambda index: index.delete([3]),
+    "k as a text": lambda index: index.search("a", k="3"),
+    "no corpus": lambda index: callslip.fit(None),
+    "a corpus of numbers as ids": lambda index: callslip.fit([Document(3, "b")], method="bm25"),
+    "no folder": lambda index: callslip.load(None),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_wrong_arguments_have_a_remedy(mistake: str) -> None:
+    index = callslip.fit([Document("one", "first text"), Document("two", "second text")], method="bm25")
+    with pytest.raises(callslip.CallslipError) as told:
+        WRONG[mistake](index)
+    assert told.value.remedy and len(index) == 2
+
+
+def test_the_code_of_a_hybrids_hit_is_short() -> None:
+    from callslip.cli.search import code_text
+    from callslip.search.hits import Hit
+
+    part = SimpleNamespace(identifiers=object(), tree_levels=1)
+    hybrid = SimpleNamespace(parts=[SimpleNamespace(), part])
+    assert code_text(Hit("a", 1.0, 1, code=tuple(range(96))), hybrid) == "0-…"

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from callslip.index.retriever import Retriever
 
 
+ResumeFromOption = Annotated[
+    str | None,
+    typer.Option(help="Resume, but retrain from this phase on, such as 'level 2'; settings may change."),
+]
+
+
+CheckpointsOption = Annotated[
+    bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save checkpoints in training.")
+]
+
+
+ReplaceOption = Annotated[
+    bool, typer.Option("--replace", help="Replace an index even if it was changed after its fit.")
+]
+
+
 @app.command()
 def fit(
     corpus: options.CorpusArgument,
@@ -42,13 +58,9 @@ def fit(
     column: options.ColumnOption = None,
     skip_bad: options.SkipBadOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume a fit that was stopped or killed.")] = False,
-    resume_from: Annotated[
-        str | None,
-        typer.Option(help="Resume, but retrain from this phase on, e.g. 'level 2'; settings may change."),
-    ] = None,
-    checkpoints: Annotated[
-        bool, typer.Option("--checkpoints/--no-checkpoints", help="Whether to save checkpoints in training.")
-    ] = True,
+    resume_from: ResumeFromOption = None,
+    checkpoints: CheckpointsOption = True,
+    replace: ReplaceOption = False,
 ) -> None:
     """Build an index of a corpus: give every document a code and train a model to write the codes."""
     from callslip.api import fit as fit_and_save
@@ -58,6 +70,7 @@ def fit(
 
     named, values = options.chosen_settings(recipe, set_, method)
     check_writable(out)
+    _check_unchanged(out, replace)
     training = out.with_name(f"{out.name}.training")
     _check_resume(training, resume or resume_from is not None, checkpoints)
     name = method or named or (DEFAULT_CODES if codes is not None else None)
@@ -79,6 +92,27 @@ def fit(
     else:
         fit_and_save(data, retriever, out, **given)
     _tell(retriever, out, name)
+
+
+def _check_unchanged(out: Path, replace: bool) -> None:
+    """Never lose documents that were added, or answers that were learned, because --out was mistyped."""
+    from callslip.storage.folder import MANIFEST
+    from callslip.storage.home import Home
+
+    if replace or not (out / MANIFEST).is_file():
+        return
+    try:
+        home = Home.open(out, verify=False)
+    except CallslipError:  # damaged, or its database is elsewhere: no reason to keep a new index from its place
+        return
+    version = home.store.version()
+    home.close()
+    if version > 1:  # what a fit saves is version 1
+        raise CallslipError(
+            f"{out} contains an index that was changed after its fit (documents added or deleted, answers learned)",
+            "Choose another --out, or pass --replace to lose these changes; "
+            f"`callslip snapshot {shlex.quote(str(out))} COPY` keeps a copy.",
+        )
 
 
 def _announce(retriever: Retriever, data: Corpus, name: str) -> None:

@@ -88,6 +88,10 @@ def _vectors(path: Path, count: int) -> Any:
     return vectors if vectors.ndim == 2 and vectors.shape[1] and len(vectors) == count else None
 
 
+def _documents(count: int | None) -> str:
+    return "? documents" if count is None else options.counted(count, "document")
+
+
 def _of_index(path: Path):  # type: ignore[no-untyped-def]
     """The codes of a saved index; None, after a message, if its method has no codes."""
     from callslip.identifiers.table import Identifiers
@@ -96,8 +100,8 @@ def _of_index(path: Path):  # type: ignore[no-untyped-def]
     manifest = read_manifest(path)
     corpus = manifest.get("corpus", {})
     terminal.echo(
-        f"{path}: {manifest['method']}, {corpus.get('documents', '?')} documents of {corpus.get('name', '?')}, "
-        f"fitted in {manifest.get('fit_seconds', 0):.0f} s",
+        f"{path}: {manifest['method']}, fitted to {_documents(corpus.get('documents'))} of {corpus.get('name', '?')} "
+        f"in {manifest.get('fit_seconds', 0):.0f} s",
         err=True,  # standard output is for the metrics
     )
     # An earlier generation is kept while a process reads it; changes since the snapshot are not in it.

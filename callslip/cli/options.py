@@ -42,7 +42,10 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the method, as key=value; repeatable.")
 ]
 SearchSetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="A search setting, as key=value, e.g. depth=200; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set", help="A search setting of the index's method (`callslip methods NAME`), as key=value; repeatable."
+    ),
 ]
 MeasuresOption = Annotated[
     str | None, typer.Option("--measures", help="Measures by their ir-measures names, e.g. 'nDCG@10 R@100'.")
@@ -125,6 +128,7 @@ def read_corpus(
     skip_bad: bool = False,
 ) -> Corpus:
     """Load the corpus that the options describe, and print a summary to standard error."""
+    from callslip.corpus.documents import has_histories
     from callslip.corpus.load import load_corpus
     from callslip.settings import parse_assignments
 
@@ -142,7 +146,7 @@ def read_corpus(
     for line in corpus.files.lines() if corpus.files is not None else ():
         say(f"  {line}")
     empty = sum(not document.content.strip() for document in corpus)
-    if empty:
+    if empty and not has_histories(corpus):  # items of a log are found by who had them
         say(f"{counted(empty, 'document')} without any text: no query finds {'it' if empty == 1 else 'them'} by words")
     if corpus.skipped.count:
         say(f"skipped {corpus.skipped.count:,} bad line{'s' * (corpus.skipped.count != 1)}, for example:")

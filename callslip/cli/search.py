@@ -126,6 +126,11 @@ def chosen_queries(retriever: Retriever, text: str | None, history: str | None, 
     if user is not None:
         return [retriever.users.query(user)]
     if history is not None:
+        if not retriever.reads_histories:
+            raise BadSetting(
+                f"--history for an index that reads texts ({printable(retriever.method)})",
+                "Search by text, or fit a method that reads histories, such as item-knn or tiger, on a log.",
+            )
         return [Query("0", "", known_items(retriever, history))]
     if text is not None and not text.strip():
         raise BadSetting("the query is empty", "Give a query, or leave it out to read queries from standard input.")
@@ -228,5 +233,14 @@ def show(hit: Hit, retriever: Retriever, explain: bool) -> None:
 def code_text(hit: Hit, retriever: Retriever) -> str:
     from callslip.identifiers.table import code_to_text
 
-    tree = getattr(retriever, "tree_levels", None)
-    return printable(code_to_text(hit.code or (), getattr(retriever, "vocabulary", None), tree))
+    part = coded_part(retriever)
+    tree = getattr(part, "tree_levels", None)
+    return printable(code_to_text(hit.code or (), getattr(part, "vocabulary", None), tree))
+
+
+def coded_part(retriever: Any) -> Any:
+    """The retriever or, of a hybrid, the part whose codes its hits have: the first that has any."""
+    if getattr(retriever, "identifiers", None) is not None:
+        return retriever
+    found = (coded_part(part) for part in getattr(retriever, "parts", ()))
+    return next((part for part in found if part is not None), None)

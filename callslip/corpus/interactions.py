@@ -6,6 +6,7 @@ the third-to-last the train target. Only the histories and targets of train quer
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from callslip.errors import BadInput
 
 Histories = dict[str, list[str]]
 ITEMS = ("items.jsonl", "items.csv", "items.tsv")
+PROBED = 100
+"""Number of lines that show whether a text file is a log."""
 
 
 def table_format(path: Path) -> str | None:
@@ -54,6 +57,14 @@ def read_interactions(
     corpus = Corpus(documents or [Document(item, "") for item in known])
     leave_one_out(corpus, histories)
     return corpus
+
+
+def is_lines_of_ids(path: Path) -> bool:
+    """Whether a file holds S3-Rec's lines `user item item …`: numbers only, a line for each of several users."""
+    lines = [text.split() for _, text in itertools.islice(Intake(skip_bad=True).lines(path), PROBED) if text.strip()]
+    numbers = all(word.isascii() and word.isdecimal() for line in lines for word in line)
+    users = {line[0] for line in lines}
+    return len(lines) > 1 and numbers and all(len(line) > 1 for line in lines) and len(users) == len(lines)
 
 
 def read_histories(path: str | Path, intake: Intake, known: Collection[str]) -> Histories:

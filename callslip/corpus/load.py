@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from callslip.corpus.documents import Corpus
+from callslip.corpus.file_types import KINDS
 from callslip.corpus.folder import SUFFIXES as FILE_SUFFIXES
 from callslip.corpus.folder import folder_format, read_beir, read_folder
-from callslip.corpus.interactions import read_interactions
+from callslip.corpus.interactions import is_lines_of_ids, read_interactions
 from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
 from callslip.corpus.lines import Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
@@ -75,7 +76,10 @@ def load_corpus(
         if kind in ("demo", "folder", "ir_datasets"):
             raise BadSetting(f"columns does not apply to the format {kind!r}", "Leave it out.")
     if items is not None and kind not in LOG_FORMATS:
-        raise BadSetting(f"items does not apply to the format {kind!r}", f"Give a log: {', '.join(LOG_FORMATS)}.")
+        raise BadSetting(
+            f"items (--items) without a log: {printable(str(source))} is read in the format {kind!r}",
+            f"Leave it out, or name the log's format: --format (format=) {', '.join(LOG_FORMATS)}.",
+        )
     intake = Intake(skip_bad)
     corpus = _read(kind, source, intake, items, columns, judged=queries is None)
     corpus.name = name_of(source)
@@ -140,7 +144,13 @@ def detect_format(source: str | Path) -> str:
     path = Path(source)
     if path.is_dir():
         return folder_format(path)
-    kind = SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    kind = SUFFIXES.get(suffix)
+    if kind is None and suffix in KINDS:
+        remedy = "Give a file of text, PDF or DOCX, a table (.jsonl, .csv, .tsv, .parquet), or a folder of files."
+        raise BadInput(printable(path), f"not read: {KINDS[suffix]}", remedy=remedy)
+    if suffix in (".txt", ".text") and is_lines_of_ids(path):
+        return "s3rec"
     if kind is None or (kind == "folder" and path.name.endswith(".gz")):
         raise BadInput(printable(path), "the file name does not show the format",
                        remedy=f"Give the format with --format (format=): {', '.join(FORMATS)}.")  # fmt: skip

@@ -78,8 +78,10 @@ def judged_split(corpus: Corpus, split: str) -> tuple[dict[str, Query], Judgemen
     """The judged queries of a split and their judgements; raises an error if there are none."""
     queries, judgements = corpus.split(split)
     if not queries:
-        known = ", ".join(sorted(corpus.judgements)) or "none"
-        raise BadSetting(f"the corpus has no judged queries in split {split!r}", f"Splits with judgements: {known}.")
+        known = ", ".join(sorted(corpus.judgements))
+        add = "It has no judged queries at all: add some with --queries FILE and --qrels FILE (queries=, qrels=)."
+        remedy = f"Splits with judgements: {known}." if known else add
+        raise BadSetting(f"the corpus has no judged queries in split {split!r}", remedy)
     return queries, judgements
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from callslip.storage.drift import Drift
 
 TRIES = 5
+A_DOCUMENT = 'callslip.Document("an id", "a text")'
 T = TypeVar("T")
 
 
@@ -172,6 +173,9 @@ class Living:
         if isinstance(doc_ids, str):
             raise BadSetting(f"delete takes a list of doc_ids, not {doc_ids!r}", f"Write delete([{doc_ids!r}]).")
         wanted = list(dict.fromkeys(doc_ids))
+        for doc_id in wanted:
+            if not isinstance(doc_id, str):
+                raise BadSetting(f"the doc_id {doc_id!r} is no string", f"Write {str(doc_id)!r}.")
         known = self.rows.row_of()
         for doc_id in wanted:
             if doc_id not in known:
@@ -185,8 +189,15 @@ class Living:
 
     def _checked(self, documents: Iterable[Document]) -> list[Document]:
         self.refresh()
+        if isinstance(documents, (Document, str, Mapping)) or not isinstance(documents, Iterable):
+            given = type(documents).__name__
+            raise BadSetting(f"a list of documents is needed, not a {given}", f"Write [{A_DOCUMENT}].")
         new, seen = list(documents), set()
-        for document in new:
+        for number, document in enumerate(new):
+            if not isinstance(document, Document):
+                raise BadSetting(f"document {number} is a {type(document).__name__}", f"Give {A_DOCUMENT}.")
+            if not isinstance(document.doc_id, str) or not isinstance(document.text, str):
+                raise BadSetting(f"document {number} has a doc_id or text that is no string", f"Give {A_DOCUMENT}.")
             if document.doc_id in seen:
                 raise already(document.doc_id)
             seen.add(document.doc_id)

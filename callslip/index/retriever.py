@@ -220,6 +220,8 @@ class Retriever:
         asked = [self._as_query(number, query) for number, query in enumerate(queries)]
         _ = self.documents  # an index that is not fitted says so
         self._check_queries(asked)
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+            raise BadSetting(f"k is {k!r}, no whole number", "Give the number of hits, such as k=10.")
         if k < 1:
             raise BadSetting(f"k is {k}", "Ask for at least one hit.")
         return self.living.read(lambda: self._answer(asked, k, filter, explain, keep_history, texts))

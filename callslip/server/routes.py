@@ -216,8 +216,9 @@ def _add_documents(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/learn", response_model=responses.LearnAnswer, responses={409: {"model": responses.ErrorAnswer}})
     async def learn(body: schema.LearnRequest) -> Response:
-        """Remember which documents answered which queries, all or none, without training. When the response arrives,
-        searches find by it, and it is durable."""
+        """Remember which documents answered which queries, all or none, without training. For an index of a log,
+        `query` is a user, known or new, and `doc_ids` are the items that this user had next, oldest first, which are
+        counted. When the response arrives, searches find by it, and it is durable."""
         one = server.index(body.index)
         answers = body.made()
         return JSONResponse(await server.write(lambda: one.change(lambda r: _learn(one.name, r, answers))))

@@ -242,14 +242,14 @@ def _said(value: str) -> str:
 
 
 class AnsweredQuery(Strict):
-    """A query, and the documents that answered it."""
+    """A query, and the documents that answered it; for an index of a log, a user and the items that this user had."""
 
     query: Annotated[Text, AfterValidator(_said), Field(json_schema_extra={"pattern": r"\S"})]
     doc_ids: Annotated[list[DocumentName], Field(min_length=1, max_length=limits.BATCH)]
 
 
 class LearnRequest(Strict):
-    """Answered queries to remember: all or none."""
+    """Answered queries to remember, or interactions of users to count: all or none."""
 
     queries: Annotated[list[AnsweredQuery], Field(min_length=1, max_length=limits.DOCUMENTS)]
     index: IndexName = None

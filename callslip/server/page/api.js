@@ -74,3 +74,13 @@ export const examples = (index) => call("/v1/examples", { parameters: { index } 
 export const health = (index) => call("/v1/health", { parameters: { index } });
 export const indexes = () => call("/v1/indexes");
 export const textOf = (prefix) => prefix.map((token) => (token < 0 ? "end" : token)).join("-");
+
+// The figures of the indexes change while the page is open; they are read again with a search, at most every 3 seconds.
+// The objects stay, because the desks hold them.
+let counted = Date.now();
+export async function recount() {
+  if (Date.now() - counted < 3000) return;
+  counted = Date.now();
+  const now = await indexes().catch(() => ({ indexes: [] }));
+  for (const one of now.indexes) Object.assign(state.indexes.find((held) => held.name === one.name) || {}, one);
+}

@@ -2,7 +2,7 @@
 // have one. The URL holds all of it, so that a reload, a link and the Back button lead to the same hits.
 
 import { address, place } from "./app.js";
-import { explain, search, state } from "./api.js";
+import { explain, recount, search, state } from "./api.js";
 import { byId, el, patternOf, problem, replace } from "./dom.js";
 import { filters } from "./facets.js";
 import { column, explained, told } from "./hits.js";
@@ -116,9 +116,10 @@ export function desk(view, prefix, own) {
     at("busy").classList.toggle("on", Boolean(body));
     if (!body) { welcome(); return; }
     const [k, beam] = settings();
+    const counting = recount();
     const lists = await Promise.all(indexes.map((index) =>
       search(index.name, body, k, beam, chosenFilters.filter(), mine.signal).catch((error) => error)));
-    await own.ready?.();
+    await Promise.all([counting, own.ready?.()]);
     if (mine.signal.aborted) return;
     at("busy").classList.remove("on");
     several(lists.length > 1);
