@@ -138,7 +138,7 @@ LOG_CONTROLS = ("popularity", "item-knn", "seqrules", "transitions", "dsi-random
 """What a comparison includes by itself: nothing that these reach is a merit of learned codes."""
 DEFAULT = "tied-residual"
 """The method of a fit that names none."""
-DEFAULT_FOR_LOGS = "dsi-semantic"
+DEFAULT_FOR_LOGS = "tied-log"
 """The same where queries are histories of items."""
 DEFAULT_CODES = "dsi-semantic"
 """The method whose codes are made where only codes are asked for."""
