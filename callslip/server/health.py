@@ -49,6 +49,10 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
     told["plots"] = [
         {"name": f"training-{n}", "title": t, "svg": s} for n, (t, s) in enumerate(plots.training(training))
     ]
+    drawn = plots.probe(training)
+    if drawn is not None:
+        title = "Level 1: tokens of a query and of its items"
+        told["plots"].append({"name": "probe", "title": title, "svg": drawn})
     told["epochs"] = len(training)
     part = coded(retriever)
     if part is None or not len(retriever):
