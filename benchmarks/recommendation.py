@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--task", choices=("sequential", "general"), default="sequential")
     parser.add_argument("--systems", default=";".join(SYSTEMS), help="names, separated by semicolons")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--users", type=int, help="so many users of the split, drawn at random")
+    parser.add_argument("--users", help="so many users of the split, drawn at random; or a number for each split: 9,9")
     parser.add_argument("--beams", default="50", help="of systems that write codes, separated by commas")
     parser.add_argument("--rankings", default=RANKINGS, help="separated by commas; `own` is that of the settings")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
@@ -89,15 +89,17 @@ def main() -> None:
     if arguments.ape:
         write(RESULTS / f"recommendation-{arguments.log}-ape.json", corpus, "codes", partition_entropies(corpus))
         return
+    splits, counts = arguments.split.split(","), (arguments.users or "0").split(",")
+    sizes = dict(zip(splits, (int(n) or None for n in (counts * len(splits))[: len(splits)]), strict=True))
     for system in arguments.systems.split(";"):
         index, row = fitted(corpus, system, arguments.task, parse_assignments(arguments.assignments))
-        for split in arguments.split.split(","):
+        for split, users in sizes.items():
             print(system, arguments.task, split, flush=True)
             asked = [
                 (ranking, BEAM if ranking == "own" else int(beam))
                 for ranking, beam in product(arguments.rankings.split(","), arguments.beams.split(","))
             ]
-            found = row | measured(index, corpus, split, arguments.users, asked)
+            found = row | measured(index, corpus, split, users, asked)
             path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{split}.json"
             write(path, corpus, "systems", {system: found})
 
@@ -153,16 +155,47 @@ def measured(
         for ranking, beam in searches:
             name = ranking if beam == BEAM else f"{ranking}, beam {beam}"
             values = {} if ranking == "own" else {"ranking": ranking, "beam": beam}
-            row[name] = figures(index.adjust(values), asked, judged)
+            each: dict[str, dict[str, float]] = {}
+            row[name] = figures(index.adjust(values), asked, judged, each)
             row[name]["items_reached"] = mean(reached(tree, asked) for tree in trees)
+            row[name] |= beyond_counts(index, asked, judged, each) if split == "dev" else {}
             print(name, row[name], flush=True)
         return row
-    row |= figures(index, asked, judged)
+    each: dict[str, dict[str, float]] = {}
+    row |= figures(index, asked, judged, each)
+    row |= beyond_counts(index, asked, judged, each) if split == "dev" else {}
     print(row, flush=True)
     return row
 
 
-def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, int]]) -> dict[str, Any]:
+def beyond_counts(
+    index: Any, asked: list[Query], judged: dict[str, dict[str, int]], trusted: dict[str, dict[str, float]]
+) -> dict[str, Any]:
+    """What the trained model adds to the counts that it begins at: the figures of each user, less those with trust 0,
+    with 95 % intervals; nothing where the trust is 0."""
+    holder = getattr(index, "reader", index)
+    start = getattr(holder, "start", None)
+    if start is None or not start.trust:
+        return {}
+    holder.start = dataclasses.replace(start, trust=0.0)
+    alone: dict[str, dict[str, float]] = {}
+    found = figures(index, asked, judged, alone)
+    holder.start = start
+    gains: dict[str, Any] = {"trust": start.trust, "counts_alone": found["exclude"]}
+    for measure, values in trusted.items():
+        gain = np.array([value - alone[measure][query] for query, value in values.items()])
+        half = 1.96 * gain.std() / np.sqrt(len(gain))
+        gains[measure] = {"gain": round(gain.mean(), 5), "low": round(gain.mean() - half, 5)}
+        gains[measure] |= {"high": round(gain.mean() + half, 5), "users": len(gain)}
+    return {"beyond_counts": gains}
+
+
+def figures(
+    index: Retriever,
+    asked: list[Query],
+    judged: dict[str, dict[str, int]],
+    each: dict[str, dict[str, float]] | None = None,
+) -> dict[str, Any]:
     """Both ways to treat the history, from one search: the hits without it are among as many more as it holds."""
     keep: dict[str, list[tuple[str, float]]] = {}
     exclude: dict[str, list[tuple[str, float]]] = {}
@@ -179,6 +212,8 @@ def figures(index: Retriever, asked: list[Query], judged: dict[str, dict[str, in
     found: dict[str, Any] = {"search_ms_per_query": round(1000 * seconds / len(asked), 2)}
     for name, run in (("keep", keep), ("exclude", exclude)):
         report = evaluate_run(run, judged, measures=MEASURES)
+        if each is not None and name == "exclude":
+            each |= report.per_query
         found[name] = {
             measure: {"mean": round(one.mean, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
             for measure, one in report.measures.items()

@@ -2,12 +2,16 @@
 
     python benchmarks/uri.py amazon-beauty --parts sequential,general,ape --index /tmp/uri-index
     python benchmarks/uri.py amazon-beauty --parts given,renaming,without --index /tmp/uri-index
+    python benchmarks/uri.py amazon-beauty --parts candidates --rankings union --beams 1,2,5,10,20,50 --split dev
+    python benchmarks/uri.py amazon-beauty --parts head-start --split dev
     python benchmarks/uri.py scifact --parts text --set backend=torch [--split dev]
 
 `sequential` and `general` fit URI and search under each ranking; `sequential` leaves its index in the folder `--index`,
 and `given` (other methods with URI's codes), `renaming` and `without` (its parts left out) take the codes from there;
 codes of plain weights are learned beside them, in `INDEX-plain`, and every row is then trained alike. `ape` learns
-codes of two levels at `--widths` tokens and nothing else. `--users` draws so many of the split, and `--split dev,test`
+codes of two levels at `--widths` tokens and nothing else; `head-start` does so with and without the head start, and
+with a random beginning. `candidates` is the paper's Figure 4: R@10 against the number of items that a beam reaches, for
+the numbers of tokens and levels in `--shapes`. `--users` draws so many of the split, and `--split dev,test`
 asks an index about both. `text` is for sets of texts: every ranking and beam, and questions with and without a twin
 among the training queries.
 """
@@ -44,6 +48,8 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 BEAM = 20
 """The paper's."""
+CODES_ONLY = ("ape", "head-start")
+"""Parts that learn codes and search nothing."""
 OTHERS = ("dsi-semantic", "tiger", "deep-retrieval")
 
 
@@ -58,6 +64,7 @@ def main() -> None:
     parser.add_argument("--rankings", default="union,sum,bucket")
     parser.add_argument("--others", default=";".join(OTHERS), help="methods that `given` gives URI's codes")
     parser.add_argument("--widths", default="16,32,64", help="tokens a level, for `ape`")
+    parser.add_argument("--shapes", default="16x2,32x2,64x2,16x3", help="tokens x levels, for `candidates`")
     parser.add_argument("--beams", default=str(BEAM), help="of logs; texts have two")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     arguments = parser.parse_args()
@@ -74,7 +81,7 @@ def main() -> None:
             if part == "sequential":
                 index.save(arguments.index)
             for split in arguments.split.split(","):
-                found = dict(row) if part == "ape" else row | measured(index, corpus, split, arguments)
+                found = dict(row) if part in CODES_ONLY else row | measured(index, corpus, split, arguments)
                 print(part, name, split, {key: value for key, value in found.items() if key != "settings"}, flush=True)
                 path = RESULTS / f"uri-{arguments.log}-{part}{arguments.tag}-{split}.json"
                 write(path, corpus, "systems", {name: found})
@@ -116,10 +123,18 @@ def systems(part: str, arguments: argparse.Namespace) -> dict[str, tuple[str, di
     """name -> method and settings of the systems that a part compares."""
     given = {"codes_from": str(arguments.index)}
     own = URI | given | {"ranker_softmax": "sampled"}
+    shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes.split(",")]
+    codes = URI | {"epochs": 0}
     return {
         "sequential": {"uri": ("uri", URI)},
         "general": {"uri": ("uri", URI | GENERAL)},
         "ape": {f"uri, {k}": ("uri", URI | {"width": int(k), "epochs": 0}) for k in arguments.widths.split(",")},
+        "head-start": {
+            "head start": ("uri", codes),
+            "no head start": ("uri", codes | {"head_start": 0.0}),
+            "no head start, random beginning": ("uri", codes | {"head_start": 0.0, "begin": "chance"}),
+        },
+        "candidates": {f"uri, k={k}, L={n}": ("uri", URI | {"width": k, "length": n}) for k, n in shapes},
         "given": {f"{name}, codes of uri": (name, SYSTEMS[name][1] | given) for name in arguments.others.split(";")},
         "renaming": {how: ("uri", own | {"renaming": how}) for how in ("none", "uniform", "by-prefix")},
         "without": {

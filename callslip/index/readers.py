@@ -595,7 +595,7 @@ class HistoryReader(VectorReader):
             return np.zeros(len(beams.scores))
         rows, beam = candidates(beams, identifiers, self.rows.alive)
         first = np.flatnonzero(np.diff(beam, prepend=-1))
-        known = np.logaddexp.reduceat(self.start.log_weights([had(query)], rows)[0], first)
+        known = np.maximum.reduceat(self.start.log_weights([had(query)], rows)[0], first)
         part = np.full(len(beams.scores), -np.inf)
         part[beam[first]] = beams.scores[beam[first]] - known
         return part

@@ -7,7 +7,7 @@ beginning: with trust 0 it ranks as the counts do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,16 @@ import numpy as np
 
 from callslip.corpus.sequences import Sequences
 from callslip.index import neighbours
-from callslip.index.counts import Counts, CountSettings
+from callslip.index.counts import FLOOR, SHARPNESS, Counts, CountSettings
 
 TRUST = "start.safetensors"
-FLOOR, SHARPNESS = 0.1, 4.0
-"""p0 is proportional to (FLOOR + score)^SHARPNESS: scores have heavy tails, which a softmax of scores fits worse (on
-Amazon Beauty by about 0.4 nats an item)."""
-POPULARITY = 0.3
-"""p0 is also proportional to (1 + users of the item)^POPULARITY."""
-REPEATED_FLOOR = 1e-3
-"""Least factor of p0 for items of the history, in logs where nobody has an item twice."""
-TRUSTS = (0.0, 0.1, 0.25, 0.5, 1.0)
-"""Values of the trust that are tried."""
-HELD_OUT, SHARE = 1000, 10
+POPULARITY = 0.05
+"""p0 is also proportional to (1 + users of the item)^POPULARITY: enough to order items that counts know nothing of.
+More of it fits probabilities better and ranks worse."""
+TRUSTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""Values of the trust that are tried, until the next `PATIENCE` find no more than the best so far."""
+PATIENCE = 3
+HELD_OUT, SHARE = 3000, 5
 """At most so many users, and one in so many, have their last training item held out."""
 DEPTH = 10
 """Number of hits by which trust is chosen."""
@@ -46,7 +43,7 @@ class Start:
         counts = self.counts
         scores, users = counts.scores(histories, rows), counts.users if rows is None else counts.users[rows]
         found = SHARPNESS * np.log(FLOOR + np.maximum(scores, 0)) + POPULARITY * np.log1p(users)
-        penalty = np.log(max(counts.repeats, REPEATED_FLOOR))
+        penalty = np.log(counts.repeat_factor)
         for row, history in zip(found, histories, strict=True):
             if rows is None:
                 row[np.unique(history)] += penalty
@@ -85,7 +82,7 @@ class Start:
 
 def count_settings(ordered: bool) -> CountSettings:
     """What is counted for histories that are sequences (`ordered`), or for sets: neither order nor distance."""
-    return CountSettings() if ordered else CountSettings(gap=1.0, back=1.0, decay=1.0)
+    return CountSettings() if ordered else CountSettings().unordered()
 
 
 @dataclass(frozen=True)
@@ -123,6 +120,21 @@ class HeldOut:
         return total / max(1, len(self.targets))
 
 
+def climbed(figure: Callable[[float], float]) -> dict[float, float]:
+    """The figure of each trust from 0 on, as far as a larger one may still find more."""
+    figures: dict[float, float] = {}
+    for number, trust in enumerate(TRUSTS):
+        figures[trust] = figure(trust)
+        if number - TRUSTS.index(best_of(figures)) >= PATIENCE:
+            break
+    return figures
+
+
+def best_of(figures: Mapping[float, float]) -> float:
+    """The trust with the best figure; the smaller one if two are equal, and 0 if there are none."""
+    return max(figures, key=lambda trust: (figures[trust], -trust), default=0.0)
+
+
 def joined(
     start: Callable[[Sequences], Start], held: HeldOut, whole: Sequences, ranked: Callable[[Start], list[np.ndarray]]
 ) -> tuple[Start, dict[str, Any]]:
@@ -132,8 +144,8 @@ def joined(
     hits beside the history.
     """
     tried = start(held.rest)
-    figures = {trust: held.gain(ranked(replace(tried, trust=trust))) for trust in TRUSTS} if len(held.targets) else {}
-    best = max(figures, key=lambda trust: (figures[trust], -trust), default=0.0)
+    figures = climbed(lambda trust: held.gain(ranked(replace(tried, trust=trust)))) if len(held.targets) else {}
+    best = best_of(figures)
     record: dict[str, Any] = {"trust": best, "held_out": len(held.targets)}
     record |= {f"nDCG@{DEPTH}, trust {trust:g}": round(figure, 4) for trust, figure in figures.items()}
     return replace(start(whole), trust=best), record

@@ -154,7 +154,7 @@ LOG_CONTROLS = ("popularity", "item-knn", "seqrules", "transitions", "dsi-random
 """Controls that a comparison always includes: what they reach is no merit of learned codes."""
 DEFAULT = "tied-residual"
 """The method of a fit that names none."""
-DEFAULT_FOR_LOGS = "dsi-semantic"
+DEFAULT_FOR_LOGS = "tied-log"
 """The same where queries are histories of items."""
 DEFAULT_CODES = "dsi-semantic"
 """The method whose codes are made where only codes are asked for."""

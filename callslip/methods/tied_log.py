@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class TiedLogSettings(EncoderSettings, CountSettings):
 
     heading: ClassVar[str] = "Codes and ranking"
 
+    queries: Literal["sequence", "set"] = "sequence"
+    """Histories as a `sequence` (next-item recommendation) or as a `set` (general recommendation), in which `gap`,
+    `back` and `decay` are 1: neither order nor distance counts."""
     length: int = 128
     """Tokens of a code, a byte each."""
     item_texts: bool = True
@@ -80,13 +83,18 @@ class TiedLog(Recommender):
     def code_settings(self) -> Mapping[str, Any]:
         return {"memory_weight": 0.0}
 
+    @property
+    def counting(self) -> TiedLogSettings:
+        """The settings by which pairs and histories are weighted."""
+        return self.settings if self.settings.queries == "sequence" else self.settings.unordered()
+
     # Fit.
 
     def learn(self, corpus: Corpus, sequences: Sequences) -> None:
         s, texts = self.settings, None
         if s.item_texts and has_texts(corpus):
             texts = self.texts.documents(corpus, "encoding items")
-        counts = Counts.of(sequences, len(corpus), texts, s, s.seed)
+        counts = Counts.of(sequences, len(corpus), texts, self.counting, s.seed)
         self.maker = TiedQuantizer(min(s.length, counts.outputs.shape[1] + 1), 1, seed=s.seed)
         self.codes = self.maker.fit(counts.outputs.astype(np.float32)).astype(np.uint8)
         self.counts = replace(counts, outputs=counts.outputs[:, :0])
@@ -103,22 +111,42 @@ class TiedLog(Recommender):
             some = histories[start : start + BLOCK]
             for at, table in enumerate(self.maker.tables(self.counts.states(some)), start):
                 scores[at] = token_sums(table, self.codes)
-        return scores + self.counts.remembered(histories) if self.settings.memory_weight else scores
+        if self.settings.memory_weight:
+            scores += self.counts.remembered(histories)
+        for row, history in zip(scores, histories, strict=True):
+            had = np.unique(history)
+            row[had] = self.counts.demoted(row[had])
+            if not len(had):
+                row[:] = self.popularity
+        return scores
+
+    @property
+    def popularity(self) -> np.ndarray:
+        """The users of each item relative to the most popular one, [N]: scores for a new user."""
+        return self.counts.users / max(1, self.counts.users.max(initial=1))
 
     def diversity(self) -> Diversity | None:
         amount = self.settings.diversity
         return Diversity(amount, lambda rows: self.maker.decode(self.codes[rows].astype(np.int32))) if amount else None
 
     def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
-        """Contributions of codes and rules, and the items of the history that the rules lead from."""
+        """What codes and rules contribute, how far an item of the history is demoted, and where the rules lead from."""
+        if not len(history):
+            return [{"popularity": float(score)} for score in self.popularity[rows]]
         names = [document.doc_id for document in self.documents.rows(history.tolist())]
         parts = self.counts.because(history, rows)
         by_codes = token_sums(self.maker.tables(self.counts.states([history]))[0], self.codes[rows])
-        found = zip(by_codes, parts.sum(axis=0), neighbours.because(parts, names), strict=True)
-        return [{"codes": float(code), "memory": float(memory)} | why for code, memory, why in found]
+        memory = parts.sum(axis=0)
+        whole = by_codes + memory
+        repeat = np.where(np.isin(rows, history), self.counts.demoted(whole) - whole, 0.0)
+        found = zip(by_codes, memory, repeat, neighbours.because(parts, names), strict=True)
+        return [
+            {"codes": float(code), "memory": float(rules)} | ({"repeat": float(less)} if less else {}) | why
+            for code, rules, less, why in found
+        ]
 
     def adjusted(self, names: frozenset[str]) -> None:
-        self.counts = replace(self.counts, settings=self.settings)
+        self.counts = replace(self.counts, settings=self.counting)
         if names & {"device", "backend"}:
             self.texts.adjust(self.settings)
 
@@ -176,4 +204,4 @@ class TiedLog(Recommender):
 
         self.maker = TiedQuantizer.from_state(load_file(folder / CODEBOOKS))
         self.codes = load_file(folder / CODES)["codes"]
-        self.counts = Counts.load(folder, self.settings)
+        self.counts = Counts.load(folder, self.counting)

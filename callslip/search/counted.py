@@ -1,8 +1,10 @@
-"""A code model that begins at prior probabilities of items: the score of a code is its prior times the model's, to the
-power of a trust.
+"""A code model that begins at prior probabilities of items: the score of a code is the prior of its best item times
+the model's probability, to the power of a trust.
 
-Codes are kept sorted, so the items below a prefix are a slice, and the prior probability of a prefix is a difference of
-one cumulative sum: no prefix is ever walked.
+The prior of a prefix is that of the best item below it. Without trust in the model, a beam of n codes therefore holds
+the n best items of the prior: no prefix that leads to one of them is ever pruned. (With the sum over the items below,
+full branches would push out those that hold one good item.) Codes are kept sorted, so the items below a prefix are a
+slice, and all maxima of a level are one pass over those of the next.
 """
 
 from __future__ import annotations
@@ -20,45 +22,46 @@ if TYPE_CHECKING:
 
 LogWeights = Callable[[Any], np.ndarray]
 """Queries -> log prior of every item, by row and up to a constant of each query, [B, N]."""
+LEAST = -690.0
+"""Least log prior, so that differences stay finite."""
 
 
 @dataclass
 class CountedState:
-    """The model's state, the cumulative prior of each query, [B, N + 1], and the nodes of its beams, [B, beams]."""
+    """The model's state, log priors of the nodes of each level, [B, nodes], and the nodes of beams, [B, beams]."""
 
     inner: Any
-    cumulative: np.ndarray
+    best: list[np.ndarray]
     nodes: np.ndarray
     written: int = 0
 
     def fork(self) -> CountedState:
         inner = None if self.inner is None else self.inner.fork()
-        return CountedState(inner, self.cumulative, self.nodes, self.written)
+        return CountedState(inner, self.best, self.nodes, self.written)
 
 
-class PrefixSums:
+class PrefixPriors:
     """Prior probabilities of the nodes of a trie."""
 
     def __init__(self, identifiers: Identifiers) -> None:
         trie = identifiers.trie()
         self.rows, self.length = identifiers.rows, trie.length
-        self.documents = [trie.documents(level) for level in range(trie.length)]
         self.below = [offsets.all() for offsets in trie.below]
         self.tokens = [tokens.astype(np.int64) for tokens in trie.tokens]
         self._spans = [int(tokens.max(initial=0)) + 2 for tokens in self.tokens]
         # Nodes of a level are sorted by parent and token, so one search finds the child of any node by its token.
         self._keys = [trie.parents(level) * self._spans[level] + self.tokens[level] + 1 for level in range(trie.length)]
 
-    def cumulative(self, log_weights: np.ndarray) -> np.ndarray:
-        """Sums of the prior over the documents before each sorted position, [B, N + 1]; the last is 1."""
-        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))[:, self.rows]
-        sums = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1, dtype=np.float64)], axis=1)
-        return sums / sums[:, -1:]
-
-    def log_mass(self, cumulative: np.ndarray, level: int, query: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """log p0 of nodes of a level, each for its query."""
-        bounds = self.documents[level]
-        return np.log(np.maximum(cumulative[query, bounds[node + 1]] - cumulative[query, bounds[node]], 1e-300))
+    def best(self, log_weights: np.ndarray) -> list[np.ndarray]:
+        """The log prior of the best item below every node, [B, nodes] for each level."""
+        top = log_weights.max(axis=1, keepdims=True)
+        total = top + np.log(np.exp(log_weights - top).sum(axis=1, keepdims=True))
+        found = np.maximum(log_weights - total, LEAST)[:, self.rows]
+        levels = []
+        for bounds in reversed(self.below):
+            found = np.maximum.reduceat(found, bounds[:-1], axis=1)
+            levels.append(found)
+        return levels[::-1]
 
     def child(self, level: int, parent: np.ndarray, token: np.ndarray) -> np.ndarray:
         """The node of a level below each parent by its token. Any node stands for a child that there is not."""
@@ -81,34 +84,34 @@ class CountedWriter:
 
     def __init__(self, model: Any, prior: LogWeights, identifiers: Identifiers, trust: float) -> None:
         self.model, self.prior, self.trust = model, prior, trust
-        self.sums = PrefixSums(identifiers)
-        self.length, self.with_end = self.sums.length, bool(model.with_end)
+        self.priors = PrefixPriors(identifiers)
+        self.length, self.with_end = self.priors.length, bool(model.with_end)
 
     def start(self, queries: Any) -> tuple[CountedState, Tensor]:
         """log p0(token) + trust · log-probability of the first level, [B, 1, outputs]."""
         inner, scores = self.model.start(queries) if self.trust else (None, None)
-        sums = self.sums.cumulative(self.prior(queries))
-        state = CountedState(inner, sums, np.zeros((len(sums), 1), np.int64))
+        weights = self.prior(queries)
+        state = CountedState(inner, self.priors.best(weights), np.zeros((len(weights), 1), np.int64))
         return state, self._scores(state, scores)
 
     def advance(self, state: CountedState, parents: Tensor, tokens: Tensor) -> Tensor:
         """Append one token to each beam: the same of the next level, given each beam's prefix, [B, beams, outputs]."""
         scores = self.model.advance(state.inner, parents, tokens) if self.trust else None
         before = np.take_along_axis(state.nodes, parents.cpu().numpy(), axis=1)
-        state.nodes = self.sums.child(state.written, before, tokens.cpu().numpy())
+        state.nodes = self.priors.child(state.written, before, tokens.cpu().numpy())
         state.written += 1
         return self._scores(state, scores)
 
     def _scores(self, state: CountedState, scores: Tensor | None) -> Tensor:
         level, (queries, beams) = state.written, state.nodes.shape
         nodes, query = state.nodes.reshape(-1), np.repeat(np.arange(queries), beams)
-        owner, child = self.sums.children(level, nodes)
-        found = self.sums.log_mass(state.cumulative, level, query[owner], child)
+        owner, child = self.priors.children(level, nodes)
+        found = state.best[level][query[owner], child]
         if level:
-            found -= self.sums.log_mass(state.cumulative, level - 1, query, nodes)[owner]
+            found = found - state.best[level - 1][query, nodes][owner]
         outputs = self.model.widths[level] + int(self.with_end)
         prior = np.full((len(nodes), outputs), -np.inf, np.float32)
-        prior[owner, self.sums.tokens[level][child]] = found  # END (-1) is the last output
+        prior[owner, self.priors.tokens[level][child]] = found  # END (-1) is the last output
         dense = torch.from_numpy(prior.reshape(queries, beams, outputs))
         device = next(self.model.parameters()).device
         return dense.to(device) if scores is None else dense.to(device) + self.trust * scores

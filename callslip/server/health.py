@@ -49,6 +49,10 @@ def health(name: str, retriever: Retriever) -> dict[str, Any]:
     overview["plots"] = [
         {"name": f"training-{n}", "title": t, "svg": s} for n, (t, s) in enumerate(plots.training(training))
     ]
+    drawn = plots.probe(training)
+    if drawn is not None:
+        title = "Level 1: tokens of a query and of its items"
+        overview["plots"].append({"name": "probe", "title": title, "svg": drawn})
     overview["epochs"] = len(training)
     part = coded(retriever)
     if part is None or not len(retriever):

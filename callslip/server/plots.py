@@ -96,6 +96,39 @@ def lines(curves: Mapping[str, Sequence[float]]) -> str:
     return _finish(parts, "epoch", "")
 
 
+def probe(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """The distributions of one query and its items over the tokens of a level, epoch by epoch, as stacked bars; None if
+    a training did not record them."""
+    epochs = [record["probe"] for record in records if isinstance(record.get("probe"), Mapping)]
+    if not epochs:
+        return None
+    rows = [(kind, name) for kind in ("query", "items") for name in epochs[-1][kind]]
+    tall, across = 26, min(36.0, (WIDTH - 120) / len(epochs))
+    height = TOP + tall * len(rows) + 22
+    spoken = f"Distributions of a query and {len(rows) - 1} of its items over tokens, in {len(epochs)} epochs"
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(spoken)}">']
+    for number, (kind, name) in enumerate(rows):
+        top = TOP + tall * number
+        shown = ("query " if kind == "query" else "") + name
+        parts.append(f'<text class="tick left" x="112" y="{top + 15}">{escape(shown[:18])}</text>')
+        for at, epoch in enumerate(epochs):
+            y, values = float(top), epoch[kind].get(name, [])
+            for token, value in enumerate(values):
+                part = (tall - 4) * value
+                if part >= 0.4:
+                    told = escape(f"{shown}, epoch {at + 1}: token {token}, {value:.1%}")
+                    parts.append(
+                        f'<g class="node hue-{token % 8}"><title>{told}</title><rect x="{118 + across * at:.1f}" '
+                        f'y="{y:.1f}" width="{across - 3:.1f}" height="{part:.1f}"/></g>'
+                    )
+                y += part
+    for at in {0, len(epochs) - 1}:
+        x = 118 + across * at + (across - 3) / 2
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 10}">{at + 1}</text>')
+    parts.append(f'<text class="axis" x="{WIDTH // 2}" y="{height - 1}">epoch</text>')
+    return "".join(parts) + "</svg>"
+
+
 def icicle(tree: Mapping[str, Any]) -> str:
     """The first two levels of the prefix tree, sized by documents, for the report."""
     total, height = max(tree["documents"], 1), 520.0

@@ -103,7 +103,8 @@ def train(
                 display.update(task, advance=1, note=_note(at.sums, at.count) + watched)
                 course.step_done()
             extra = dict(after_epoch(epoch)) if after_epoch else {}
-            watched = "".join(f"  {name} {_short(value)}" for name, value in extra.items())
+            shown = {name: value for name, value in extra.items() if not isinstance(value, Mapping)}
+            watched = "".join(f"  {name} {_short(value)}" for name, value in shown.items())
             module.train()
             log.add(**at.end_epoch(phase, extra))
         course.finish()

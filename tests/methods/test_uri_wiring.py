@@ -335,6 +335,30 @@ def test_a_level_is_watched_with_its_own_number_of_tokens(planned, log):
     assert figures == level_figures(prefix_groups(prefix), tokens, 4) | {"ape": pytest.approx(entropy, abs=1e-4)}
 
 
+@pytest.mark.parametrize("on", ["log", "texts"])
+def test_the_first_level_records_a_query_and_its_items(planned, log, small_corpus, on):
+    """Figure 5: the distributions are those of the decoder, of the query as it is searched, after no tokens."""
+    made, corpus = planned(on), log if on == "log" else small_corpus
+    probe = made.phases["level 1"].more["after_epoch"](0).get("probe")
+    queries, judged = corpus.split("train")
+    held = {q: [*query.history, *(d for d, grade in judged[q].items() if grade > 0)] for q, query in queries.items()}
+    if max(map(len, held.values())) < 2:
+        assert probe is None
+        return
+    (query,), shown = probe["query"], probe["items"]
+    best = min(abs(len(dict.fromkeys(own)) - 5) for own in held.values() if len(dict.fromkeys(own)) > 1)
+    assert abs(len(dict.fromkeys(held[query])) - 5) == best and list(shown) == list(dict.fromkeys(held[query]))[-5:]
+    rows, index = [corpus.rows()[doc_id] for doc_id in shown], made.index
+    expected = Indexer(index, items(made)).distributions(np.zeros((len(corpus), 0), np.int64))[rows]
+    np.testing.assert_allclose(list(shown.values()), expected, atol=1e-4)
+    asked = [queries[query]]
+    batch = index.reader.batch(index.reader.inputs(asked, index.reader.query_vectors(asked)))
+    with torch.no_grad():
+        _, first = index.model.eval().start(batch)
+    np.testing.assert_allclose(probe["query"][query], first[0, 0].softmax(0).numpy(), atol=1e-3)
+    assert "probe" not in made.phases["level 2"].more["after_epoch"](0)
+
+
 # The ranker of texts.
 
 

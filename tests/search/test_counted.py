@@ -1,4 +1,4 @@
-"""A search that begins at prior probabilities of items, against sums over all items."""
+"""A search that begins at prior probabilities of items, against a loop over all items."""
 
 from __future__ import annotations
 
@@ -67,10 +67,11 @@ def log_weights(queries: torch.Tensor, documents: int = 30) -> np.ndarray:
 
 
 def naive(identifiers: Identifiers, weights: np.ndarray, prefix: tuple[int, ...]) -> float:
-    """The prior probability of a prefix: a sum over all items."""
+    """The prior probability of a prefix: the largest of its items; of no prefix, 1."""
     _, codes = identifiers.in_row_order()
     p = np.exp(weights) / np.exp(weights).sum()
-    return sum(one for one, code in zip(p, codes.tolist(), strict=True) if tuple(code[: len(prefix)]) == prefix)
+    below = [one for one, code in zip(p, codes.tolist(), strict=True) if tuple(code[: len(prefix)]) == prefix]
+    return max(below) if prefix else 1.0
 
 
 @settings(max_examples=25, deadline=None)
@@ -111,3 +112,24 @@ def test_without_trust_the_model_is_not_asked():
     identifiers = table(0, 2)
     found = beam_search(CountedWriter(model, log_weights, identifiers, 0.0), torch.tensor([0.5]), identifiers.trie(), 5)
     assert len(found[0].scores) == 5
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), length=st.integers(1, 4), beam=st.integers(1, 12))
+def test_a_beam_holds_the_best_items_of_the_prior(seed, length, beam):
+    """However many items share a prefix: none of the best as many items as there are beams is pruned."""
+    identifiers, query = table(seed, length, 60), torch.tensor([0.7])
+    weights = log_weights(query, 60)
+    writer = CountedWriter(Bigrams(length, seed), lambda queries: weights, identifiers, 0.0)
+    held = {tuple(code) for code in beam_search(writer, query, identifiers.trie(), beam)[0].codes.tolist()}
+    _, codes = identifiers.in_row_order()
+    assert {tuple(codes[row].tolist()) for row in np.argsort(-weights[0])[:beam]} <= held
+
+
+def test_items_without_any_prior_leave_scores_finite():
+    identifiers, query = table(1, 3), torch.tensor([0.7])
+    weights = log_weights(query)
+    weights[:, identifiers.rows[:12]] = -np.inf
+    writer = CountedWriter(Bigrams(3, 1), lambda queries: weights, identifiers, 0.5)
+    found = beam_search(writer, query, identifiers.trie(), 99)[0]
+    assert len(found.scores) == identifiers.unique and np.isfinite(found.scores).all()

@@ -139,6 +139,24 @@ def test_the_page_is_whole_and_from_here():
         assert not re.search(r"\sstyle=|\son[a-z]+=|javascript:", text) or not path.endswith(("html", "/")), path
 
 
+def test_a_query_and_its_items_are_drawn_epoch_by_epoch():
+    from xml.etree import ElementTree
+
+    from callslip.server import plots
+
+    epochs = [
+        {"query": {"<q>": [0.5, 0.5]}, "items": {"a": [0.6, 0.4], "b": [0.5, 0.5]}},
+        {"query": {"<q>": [0.9, 0.1]}, "items": {"a": [1.0, 0.0], "b": [0.8, 0.2]}},
+    ]
+    drawn = plots.probe([{"phase": "level 1", "epoch": n + 1, "probe": one} for n, one in enumerate(epochs)])
+    assert drawn is not None and ElementTree.fromstring(drawn).tag == "svg" and "<q>" not in drawn
+    assert drawn.count("<rect") == 3 * 2 * 2 - 1  # a token of no probability is not drawn
+    assert "query &lt;q&gt;, epoch 2: token 0, 90.0%" in drawn and "a, epoch 2: token 0, 100.0%" in drawn
+    bars = [(float(y), float(tall)) for y, tall in re.findall(r'y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn)]
+    assert bars[0][0] + bars[0][1] == pytest.approx(bars[1][0], abs=0.1)  # one on top of the other
+    assert plots.probe([{"phase": "level 1", "e_step": 1.0}]) is None
+
+
 def test_plots_hold_what_they_are_given():
     from callslip.server import plots
     from callslip.server.health import binned

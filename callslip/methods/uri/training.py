@@ -26,7 +26,7 @@ from callslip.training import batches
 from callslip.training.gradcache import in_chunks
 
 if TYPE_CHECKING:
-    from callslip.corpus.documents import Corpus
+    from callslip.corpus.documents import Corpus, Query
     from callslip.methods.uri.method import URI
 
 PIECE = 4
@@ -63,6 +63,44 @@ class Indexer:
         return codes
 
 
+class Probe:
+    """A query and its items, whose distributions over the first level's tokens are recorded while it is trained (the
+    paper's Figure 5)."""
+
+    MOST = 5
+    """Number of items that are shown."""
+
+    def __init__(self, index: URI, items: Items, query: Query, rows: dict[str, int]) -> None:
+        self.index, self.items, self.query, self.rows = index, items, query, rows
+
+    @classmethod
+    def of(cls, index: URI, items: Items, corpus: Corpus) -> Probe | None:
+        """The first train query with five items, or whose number of items is nearest to that; None if all have one."""
+        row_of, (queries, judged) = corpus.rows(), corpus.split("train")
+        found: tuple[int, Query, list[str]] | None = None
+        for query_id, query in queries.items():
+            own = [*query.history, *(doc_id for doc_id, grade in judged[query_id].items() if grade > 0)]
+            own = [doc_id for doc_id in dict.fromkeys(own) if doc_id in row_of]
+            if len(own) > 1 and (found is None or abs(len(own) - cls.MOST) < found[0]):
+                found = (abs(len(own) - cls.MOST), query, own[-cls.MOST :])
+        return None if found is None else cls(index, items, found[1], {name: row_of[name] for name in found[2]})
+
+    @torch.no_grad()
+    def distributions(self) -> dict[str, dict[str, list[float]]]:
+        """Probabilities of the first level's tokens: of the query, and of each of its items."""
+        index, model, rows = self.index, self.index.model.eval(), np.array(list(self.rows.values()))
+        asked = index.reader.inputs([self.query], index.query_vectors([self.query]))
+        read = {"query": index.reader.batch(asked), "items": self.items.batch(rows)}
+        found = {}
+        for name, batch in read.items():
+            count = len(rows) if name == "items" else 1
+            prefix = torch.zeros((count, 0), dtype=torch.long, device=next(model.parameters()).device)
+            p = model.heads[0](model.hidden(batch, prefix)[:, -1]).softmax(dim=1).cpu().numpy()
+            found[name] = [[round(float(value), 4) for value in one] for one in p]
+        items = dict(zip(self.rows, found["items"], strict=True))
+        return {"query": {self.query.query_id: found["query"][0]}, "items": items}
+
+
 class Training:
     """The phases, for an index that is being built."""
 
@@ -71,6 +109,7 @@ class Training:
         self.examples = index.examples(corpus)
         self.items = items_of(index, list(corpus))
         self.indexer = Indexer(index, self.items)
+        self.probe = Probe.of(index, self.items, corpus)
         self.positives = positives_of(corpus, index.reader.histories)
         shared = index.reader.histories and self.settings.ranker_encoder == "shared"
         self.ranker = HistoryRanker(index) if shared else None
@@ -101,7 +140,9 @@ class Training:
 
         def watch(epoch: int) -> dict[str, Any]:
             tokens = self.indexer.distributions(codes).argmax(axis=1)
-            return level_figures(groups, tokens, s.width) | self.entropy(np.column_stack([codes, tokens]))
+            figures = level_figures(groups, tokens, s.width) | self.entropy(np.column_stack([codes, tokens]))
+            shown = self.probe is not None and not codes.shape[1]
+            return figures | ({"probe": self.probe.distributions()} if shown and self.probe is not None else {})
 
         clusters = None
         if self.beginning == "parted":
