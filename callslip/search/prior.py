@@ -1,8 +1,8 @@
-"""A code model that begins at prior probabilities of items: the score of a code is its prior times the model's, to the
-power of a trust.
+"""A code model that begins at prior probabilities of items or documents: the score of a code is its prior times the
+model's, to the power of a trust.
 
-Codes are kept sorted, so the items below a prefix are a slice, and the prior probability of a prefix is a difference of
-one cumulative sum: no prefix is ever walked.
+Codes are kept sorted, so the documents below a prefix are a slice, and the prior probability of a prefix is the sum of
+that slice: no prefix is ever walked.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from callslip.identifiers.table import Identifiers
 
 LogWeights = Callable[[Any], np.ndarray]
-"""Queries -> log prior of every item, by row and up to a constant of each query, [B, N]."""
+"""Queries -> log prior of every document, by row and up to a constant of each query, [B, N]."""
 
 
 @dataclass
-class CountedState:
-    """The model's state, the cumulative prior of each query, [B, N + 1], and the nodes of its beams, [B, beams]."""
+class PriorState:
+    """The model's state, log p0 of the nodes of each level, [B, nodes], and the nodes of the beams, [B, beams]."""
 
     inner: Any
-    cumulative: np.ndarray
+    masses: list[np.ndarray]
     nodes: np.ndarray
     written: int = 0
 
-    def fork(self) -> CountedState:
+    def fork(self) -> PriorState:
         inner = None if self.inner is None else self.inner.fork()
-        return CountedState(inner, self.cumulative, self.nodes, self.written)
+        return PriorState(inner, self.masses, self.nodes, self.written)
 
 
-class PrefixSums:
+class PrefixMasses:
     """Prior probabilities of the nodes of a trie."""
 
     def __init__(self, identifiers: Identifiers) -> None:
@@ -49,16 +49,13 @@ class PrefixSums:
         # Nodes of a level are sorted by parent and token, so one search finds the child of any node by its token.
         self._keys = [trie.parents(level) * self._spans[level] + self.tokens[level] + 1 for level in range(trie.length)]
 
-    def cumulative(self, log_weights: np.ndarray) -> np.ndarray:
-        """Sums of the prior over the documents before each sorted position, [B, N + 1]; the last is 1."""
-        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))[:, self.rows]
-        sums = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1, dtype=np.float64)], axis=1)
-        return sums / sums[:, -1:]
-
-    def log_mass(self, cumulative: np.ndarray, level: int, query: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """log p0 of nodes of a level, each for its query."""
-        bounds = self.documents[level]
-        return np.log(np.maximum(cumulative[query, bounds[node + 1]] - cumulative[query, bounds[node]], 1e-300))
+    def of(self, log_weights: np.ndarray) -> list[np.ndarray]:
+        """log p0 of the nodes of every level, [B, nodes], given weights of documents [B, N]. Each is a sum of its own
+        slice: differences of one cumulative sum would have no digits left where a prefix is unlikely."""
+        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True), dtype=np.float64)[:, self.rows]
+        weights /= weights.sum(axis=1, keepdims=True)
+        sums = (np.add.reduceat(weights, bounds[:-1], axis=1) for bounds in self.documents)
+        return [np.log(np.maximum(one, 1e-300)) for one in sums]
 
     def child(self, level: int, parent: np.ndarray, token: np.ndarray) -> np.ndarray:
         """The node of a level below each parent by its token. Any node stands for a child that there is not."""
@@ -76,39 +73,39 @@ class PrefixSums:
         return owner, np.arange(len(owner)) + np.repeat(last - np.cumsum(counts), counts)
 
 
-class CountedWriter:
+class PriorWriter:
     """Has the two operations of search. A trust of 0 leaves the model out, so that codes are ranked by the prior."""
 
     def __init__(self, model: Any, prior: LogWeights, identifiers: Identifiers, trust: float) -> None:
         self.model, self.prior, self.trust = model, prior, trust
-        self.sums = PrefixSums(identifiers)
-        self.length, self.with_end = self.sums.length, bool(model.with_end)
+        self.prefixes = PrefixMasses(identifiers)
+        self.length, self.with_end = self.prefixes.length, bool(model.with_end)
 
-    def start(self, queries: Any) -> tuple[CountedState, Tensor]:
+    def start(self, queries: Any) -> tuple[PriorState, Tensor]:
         """log p0(token) + trust · log-probability of the first level, [B, 1, outputs]."""
         inner, scores = self.model.start(queries) if self.trust else (None, None)
-        sums = self.sums.cumulative(self.prior(queries))
-        state = CountedState(inner, sums, np.zeros((len(sums), 1), np.int64))
+        masses = self.prefixes.of(self.prior(queries))
+        state = PriorState(inner, masses, np.zeros((len(masses[0]), 1), np.int64))
         return state, self._scores(state, scores)
 
-    def advance(self, state: CountedState, parents: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, state: PriorState, parents: Tensor, tokens: Tensor) -> Tensor:
         """Append one token to each beam: the same of the next level, given each beam's prefix, [B, beams, outputs]."""
         scores = self.model.advance(state.inner, parents, tokens) if self.trust else None
         before = np.take_along_axis(state.nodes, parents.cpu().numpy(), axis=1)
-        state.nodes = self.sums.child(state.written, before, tokens.cpu().numpy())
+        state.nodes = self.prefixes.child(state.written, before, tokens.cpu().numpy())
         state.written += 1
         return self._scores(state, scores)
 
-    def _scores(self, state: CountedState, scores: Tensor | None) -> Tensor:
+    def _scores(self, state: PriorState, scores: Tensor | None) -> Tensor:
         level, (queries, beams) = state.written, state.nodes.shape
         nodes, query = state.nodes.reshape(-1), np.repeat(np.arange(queries), beams)
-        owner, child = self.sums.children(level, nodes)
-        found = self.sums.log_mass(state.cumulative, level, query[owner], child)
+        owner, child = self.prefixes.children(level, nodes)
+        found = state.masses[level][query[owner], child]
         if level:
-            found -= self.sums.log_mass(state.cumulative, level - 1, query, nodes)[owner]
+            found -= state.masses[level - 1][query, nodes][owner]
         outputs = self.model.widths[level] + int(self.with_end)
         prior = np.full((len(nodes), outputs), -np.inf, np.float32)
-        prior[owner, self.sums.tokens[level][child]] = found  # END (-1) is the last output
+        prior[owner, self.prefixes.tokens[level][child]] = found  # END (-1) is the last output
         dense = torch.from_numpy(prior.reshape(queries, beams, outputs))
         device = next(self.model.parameters()).device
         return dense.to(device) if scores is None else dense.to(device) + self.trust * scores

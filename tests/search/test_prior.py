@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from callslip.identifiers.table import Identifiers
 from callslip.search.beam import beam_search
-from callslip.search.counted import CountedWriter
 from callslip.search.exact import exact_search
 from callslip.search.forced import forced_scores
+from callslip.search.prior import PrefixMasses, PriorWriter
 
 WIDTH = 4
 
@@ -77,7 +77,7 @@ def naive(identifiers: Identifiers, weights: np.ndarray, prefix: tuple[int, ...]
 @given(seed=st.integers(0, 999), length=st.integers(1, 4), trust=st.sampled_from([0.0, 0.5]))
 def test_a_code_scores_as_its_prior_times_the_model(seed, length, trust):
     identifiers, model, query = table(seed, length), Bigrams(length, seed), torch.tensor([0.7])
-    writer = CountedWriter(model, log_weights, identifiers, trust)
+    writer = PriorWriter(model, log_weights, identifiers, trust)
     weights, trie = log_weights(query)[0], identifiers.trie()
     for code in np.unique(identifiers.codes, axis=0).tolist():
         gains = forced_scores(writer, query, trie, code)
@@ -94,7 +94,7 @@ def test_a_code_scores_as_its_prior_times_the_model(seed, length, trust):
 @pytest.mark.parametrize("seed", range(3))
 def test_beams_exact_search_and_one_query_agree_with_all_codes_scored(seed, trust):
     identifiers, model, queries = table(seed, 3), Bigrams(3, seed), torch.tensor([0.7, -1.2])
-    writer, trie = CountedWriter(model, log_weights, identifiers, trust), identifiers.trie()
+    writer, trie = PriorWriter(model, log_weights, identifiers, trust), identifiers.trie()
     together = beam_search(writer, queries, trie, 99)
     for n in range(2):
         codes = np.unique(identifiers.codes, axis=0).tolist()
@@ -109,5 +109,14 @@ def test_without_trust_the_model_is_not_asked():
     model = Bigrams(2, 0)
     model.start = lambda queries: pytest.fail("the model was asked")  # type: ignore[method-assign]
     identifiers = table(0, 2)
-    found = beam_search(CountedWriter(model, log_weights, identifiers, 0.0), torch.tensor([0.5]), identifiers.trie(), 5)
+    found = beam_search(PriorWriter(model, log_weights, identifiers, 0.0), torch.tensor([0.5]), identifiers.trie(), 5)
     assert len(found[0].scores) == 5
+
+
+def test_unlikely_prefixes_keep_their_order():
+    """Weights that fall by e^-2 a document: the masses of the last leaves are below the resolution of a sum of all."""
+    identifiers = Identifiers([f"d{n}" for n in range(40)], np.arange(40)[:, None] // np.array([10, 1]) % 10)
+    weights = -2.0 * np.arange(40)[None]
+    masses = PrefixMasses(identifiers).of(weights)[-1][0]
+    expected = weights[0][identifiers.rows] - np.log(np.exp(weights[0]).sum())
+    np.testing.assert_allclose(masses, expected, atol=1e-9)
