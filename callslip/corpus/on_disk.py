@@ -80,7 +80,11 @@ class PairTable(Sequence[Pair]):
     def repeated(self, first: int, times: int) -> PairTable:
         """The pairs, with those from number `first` on repeated; their texts are stored once."""
         number = np.concatenate([np.arange(first), np.tile(np.arange(first, len(self)), times)])
-        return PairTable(self.texts.take(number), self.rows[number], self._doc_ids)
+        return self.some(number)
+
+    def some(self, numbers: np.ndarray) -> PairTable:
+        """The pairs with these numbers."""
+        return PairTable(self.texts.take(numbers), self.rows[numbers], self._doc_ids)
 
     def __len__(self) -> int:
         return len(self.rows)

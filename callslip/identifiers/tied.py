@@ -81,6 +81,11 @@ class TiedQuantizer:
             book = _half(cluster_centres(residual, self.width, self.seed + level, ITERATIONS))
             self.codebooks.append(book)
             residual = residual - book[_nearest(residual, book)]
+        self._learn_product(residual, rng)
+        return self
+
+    def _learn_product(self, residual: np.ndarray, rng: np.random.Generator) -> None:
+        """Learn the codebooks of the product levels from what the tree leaves."""
         if self.length > self.tree:
             variances, rotation = _principal_axes(residual)
             self.rotation = _half(rotation)
@@ -89,7 +94,32 @@ class TiedQuantizer:
             for axes in track(self.axes, "learning codebooks"):
                 part = np.ascontiguousarray(rotated[:, axes])
                 self.codebooks.append(_half(_centroids(part, self.width, rng)))
-        return self
+
+    def fit_beyond(self, vectors: np.ndarray, tokens: np.ndarray, widths: Sequence[int]) -> np.ndarray:
+        """Learn codebooks for tree tokens that are given, [N, tree], and return the whole codes, int32 [N, length].
+
+        A token of the tree stands for the mean of what the levels before it leave of its vectors; one that no vector
+        has, of the `widths` of the levels, for nothing. The product levels are learned as in `fit`.
+        """
+        residual, rng = check_vectors(vectors), np.random.default_rng(self.seed)
+        self.codebooks, self.axes = [], []
+        for level, width in enumerate(widths):
+            sums = np.zeros((width, residual.shape[1]), np.float32)
+            np.add.at(sums, tokens[:, level], residual)
+            counts = np.bincount(tokens[:, level], minlength=width)
+            book = _half(sums / np.maximum(counts, 1)[:, None])
+            self.codebooks.append(book)
+            residual = residual - book[tokens[:, level]]
+        sample = residual[self.sample(len(residual))]
+        self._learn_product(_with_neighbours(sample, rng) if len(vectors) < FEW else sample, rng)
+        return self.assign_beyond(vectors, tokens)
+
+    def assign_beyond(self, vectors: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Codes of vectors whose tree tokens are given, int32 [N, length]."""
+        residual = check_vectors(vectors, self.dim)
+        for level in range(self.tree):
+            residual = residual - self.codebooks[level][tokens[:, level]]
+        return np.concatenate([tokens.astype(np.int32), self._assign_product(residual)], axis=1)
 
     def _draw(self, count: int) -> tuple[np.random.Generator, np.ndarray | None]:
         """A new generator, and the rows that it has drawn first if there are more vectors than are needed."""
@@ -105,10 +135,16 @@ class TiedQuantizer:
         for level in range(self.tree):
             codes[:, level] = _nearest(residual, self.codebooks[level])
             residual = residual - self.codebooks[level][codes[:, level]]
-        if self.axes:
-            rotated = residual @ self.rotation
-            for level, axes in enumerate(self.axes, start=self.tree):
-                codes[:, level] = _nearest(np.ascontiguousarray(rotated[:, axes]), self.codebooks[level])
+        codes[:, self.tree :] = self._assign_product(residual)
+        return codes
+
+    def _assign_product(self, residual: np.ndarray) -> np.ndarray:
+        """Tokens of the product levels for what the tree leaves, [N, length - tree]."""
+        codes = np.empty((len(residual), len(self.axes)), np.int32)
+        rotated = residual @ self.rotation if self.axes else residual
+        for level, axes in enumerate(self.axes):
+            books = self.codebooks[self.tree + level]
+            codes[:, level] = _nearest(np.ascontiguousarray(rotated[:, axes]), books)
         return codes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:

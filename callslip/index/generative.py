@@ -22,6 +22,7 @@ from callslip.index.fresh import Asked, Fresh
 from callslip.index.readers import HistoryReader, ReadQuery, VectorReader
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import GenerativeSettings
+from callslip.index.tied_start import TiedStart, chosen
 from callslip.runtime.seeds import seeded
 from callslip.search import candidates
 from callslip.search.diversity import Diversity
@@ -29,6 +30,7 @@ from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 from callslip.training import ranks
 from callslip.training.examples import Examples, Inputs
+from callslip.training.held_out import DEPTH, held_out, pairs_without, without_judged
 
 if TYPE_CHECKING:
     import torch
@@ -122,8 +124,11 @@ class GenerativeRetriever(Retriever):
         self.begin(corpus)
 
     def begin(self, corpus: Corpus) -> None:
-        """Let the scores of histories begin at counts, if the settings say so: the last step of a fit."""
+        """Let scores begin where the settings say, those of histories at counts and those of texts at the similarity
+        of query and code: the last step of a fit."""
         if not isinstance(self.reader, HistoryReader):
+            if self.begins_tied:
+                self.begin_tied(corpus)
             return
         self.model.eval()
 
@@ -136,6 +141,32 @@ class GenerativeRetriever(Retriever):
 
             self.log = TrainingLog() if self.log is None else self.log
             self.log.add(phase="trust beyond counts", epoch=0, seconds=0.0, **record)
+
+    @property
+    def begins_tied(self) -> bool:
+        """Whether the scores of texts begin at the similarity of query and code."""
+        return getattr(self.settings, "start", "none") == "tied" and not self.reader.histories
+
+    def begin_tied(self, corpus: Corpus) -> None:
+        """Learn what codes say of the documents' vectors, and choose on held-out queries how far the model is trusted
+        beyond that. From here on the index holds no vectors, unless new documents get their codes by them."""
+        from callslip.training.loop import TrainingLog
+
+        self.model.eval()
+        s, codes = self.settings, self.identifiers.in_row_order()[1]
+        start, held = TiedStart.of(self.vectors, codes, self.model.widths, s.seed), held_out(corpus, s)
+        vectors = self.reader.query_vectors(held.queries) if len(held) else self.vectors[:0]
+        if not self.codes_near:
+            self.vectors = self.vectors[:, :0]
+
+        def ranked(tried: TiedStart) -> list[np.ndarray]:
+            self.reader.start = tried
+            return [np.asarray(one.rows) for one in self.answer(held.queries, vectors, DEPTH, None, False)]
+
+        trained = self.log is not None and any("learning_rate" in one for one in self.log.records)
+        self.reader.start, record = chosen(start, held, vectors, ranked if trained else None)
+        self.log = TrainingLog() if self.log is None else self.log
+        self.log.add(phase="trust beyond codes", epoch=0, seconds=0.0, **record)
 
     def read_corpus(self, corpus: Corpus) -> None:
         """Choose the reader of the corpus's queries, and make a vector of every document if anything asks for it."""
@@ -228,10 +259,17 @@ class GenerativeRetriever(Retriever):
         return writer
 
     def training_pairs(self, corpus: Corpus) -> PairTable:
-        """Texts to train on, each with its document: pseudo-queries, then judged queries."""
+        """Texts to train on, each with its document: pseudo-queries, then judged queries; without those by which the
+        model's trust is chosen."""
         from callslip.training.texts import training_pairs
 
+        if self.begins_tied:
+            return pairs_without(corpus, self.settings)
         return training_pairs(corpus, self.settings, whole_documents=False)
+
+    def training_corpus(self, corpus: Corpus) -> Corpus:
+        """The corpus without judged queries that are held out, for what reads judgements itself."""
+        return without_judged(corpus, self.settings.seed) if self.begins_tied else corpus
 
     def examples(self, corpus: Corpus) -> Examples:
         """Training examples, as the model reads them."""
@@ -329,7 +367,12 @@ class GenerativeRetriever(Retriever):
     # Search.
 
     def find(self, queries: list[Query], k: int, mask: np.ndarray | None, explain: bool) -> list[Found]:
-        vectors = self.query_vectors(queries)
+        return self.answer(queries, self.query_vectors(queries), k, mask, explain)
+
+    def answer(
+        self, queries: list[Query], vectors: np.ndarray, k: int, mask: np.ndarray | None, explain: bool
+    ) -> list[Found]:
+        """`find` for queries with these vectors."""
         inputs = self.reader.inputs(queries, vectors)
         live = None if mask is None else self.live_nodes(mask)
         found: dict[int, Found] = {}
@@ -358,6 +401,8 @@ class GenerativeRetriever(Retriever):
         """What the beam found, and the documents added since the fit that words or vectors find."""
         if not len(self.fresh) or self.settings.ranking in CODES_ALONE or self.reader.histories:
             return found
+        if self.reader.tied is not None:
+            return found  # their codes were made as those of the others, and the beam begins there
         compared = bool(self.vectors.shape[1] and vectors.shape[1])
         documents = self.reader.document_vectors(self.vectors) if compared else None
         return [
@@ -406,9 +451,9 @@ class GenerativeRetriever(Retriever):
             sizes = candidates.sizes(beams, self.identifiers, self.rows.alive)
         if s.ranking == "share" and sizes is not None:
             scores = scores - np.log(sizes)[beam]
-        elif s.ranking == "sum":
-            weight = s.history_weight if self.reader.histories else s.similarity_weight
-            scores = self.reader.code_part(query, beams, self.identifiers)[beam] + weight * similarity
+        elif s.ranking == "sum" or (s.ranking == "union" and self.reader.tied is not None):
+            part = self.reader.code_part(query, beams, self.identifiers)
+            scores = part[beam] + self.reader.similarity_weight * similarity
         elif s.ranking == "union":
             scores = similarity
         order, within = self.order(query, rows, beam, None if s.ranking in ("bucket", "code") else scores, similarity)
@@ -435,7 +480,8 @@ class GenerativeRetriever(Retriever):
         return candidates.merged(rows, beam, scores, similarity, self.settings.bucket_limit)
 
     def adjusted(self, names: frozenset[str]) -> None:
-        if "ranking" in names and self.asks_vectors and not self.vectors.shape[1] and len(self.vectors):
+        without = not self.vectors.shape[1] and len(self.vectors) and self.reader.tied is None
+        if "ranking" in names and self.asks_vectors and without:
             raise Unsupported(
                 f"ranking={self.settings.ranking} compares vectors, and this index was fitted without them",
                 "Use ranking=code, or fit again with another ranking.",
@@ -452,17 +498,18 @@ class GenerativeRetriever(Retriever):
     def prepare(self, documents: list[Document]) -> Parts:
         kept = bool(self.vectors.shape[1])
         vectors = np.zeros((len(documents), 0), np.float32)
-        if kept or self.codes_of_vectors:
+        if kept or self.codes_of_vectors or self.reader.tied is not None:
             vectors = self.reader.encode_new(documents, self.vectors.shape[1])
         held = (vectors if kept else vectors[:, :0]).astype(self.vectors.stored)
-        return {"vectors": held, "codes": self.assign(documents, vectors)}
+        codes = self.assign(documents, vectors)
+        return {"vectors": held, "codes": codes, **self.reader.new_parts(codes, vectors)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         held = self.identifiers
         self.identifiers = held.with_later([d.doc_id for d in documents], parts["codes"])
         self.vectors = self.vectors.extended(parts["vectors"])
         self.fresh.extend(len(held), parts["codes"])
-        self.reader.extend(parts["vectors"])
+        self.reader.extend(parts)
 
     def keep(self, rows: np.ndarray) -> None:
         doc_ids, codes = self.identifiers.in_row_order()
@@ -476,6 +523,8 @@ class GenerativeRetriever(Retriever):
 
     @property
     def code_settings(self) -> Mapping[str, Any]:
+        if self.reader.tied is not None:
+            return {"ranking": "sum", "bucket_limit": None}  # the similarity is that of query and code
         unique = self.identifiers.unique == len(self.identifiers)
         if self.settings.ranking == "bucket" and unique and not len(self.fresh):
             return {"bucket_limit": None}  # nothing shares a code: `share` would give the same order

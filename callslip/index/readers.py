@@ -23,7 +23,9 @@ from callslip.index import model_files
 from callslip.index.counts import Counts
 from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
+from callslip.index.tied_start import TiedStart
 from callslip.search.candidates import candidates
+from callslip.storage.rows import Parts
 from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
@@ -100,6 +102,9 @@ class VectorReader:
         self.settings, self.texts, self.rows = settings, texts, rows
         self.model: Any = None
         self.shape: dict[str, Any] = {}
+        self.start: Any = None
+        """Where scores begin, a `TiedStart` or the `Start` of a log; None if they begin at nothing."""
+        self._searched: tuple[Any, ...] | None = None
 
     # The model.
 
@@ -124,10 +129,13 @@ class VectorReader:
         return writer
 
     def save(self, folder: Path) -> None:
+        if self.start is not None:
+            self.start.save(folder)
         model_files.save_model(folder, self.model, self.shape)
 
     def load(self, folder: Path, builder: Builder) -> None:
         self.read_shape(folder)
+        self.start = self.saved_start(folder, len(builder.vectors))
         model = self.join(builder, builder.writer(self.shape))
         model_files.load_weights(folder, model)
         self.use(model)
@@ -135,6 +143,10 @@ class VectorReader:
 
     def read_shape(self, folder: Path) -> None:
         self.shape = model_files.read_shape(folder)
+
+    def saved_start(self, folder: Path, count: int) -> Any:
+        """Where the scores of a saved index of `count` documents begin; None if they begin at nothing."""
+        return TiedStart.load(folder, count)
 
     def learning_share(self, parameter: str, rate: float) -> float:
         """The share of a phase's learning rate that a parameter has."""
@@ -222,9 +234,36 @@ class VectorReader:
 
     # Search.
 
+    @property
+    def tied(self) -> TiedStart | None:
+        """The start at the similarity of query and code, if there is one: then the index holds no vectors."""
+        return self.start if isinstance(self.start, TiedStart) else None
+
     def searched(self, identifiers: Identifiers) -> Any:
-        """The model as it is searched."""
-        return self.model
+        """The model as it is searched: with the prior probabilities that its scores begin at, if there are any."""
+        from callslip.search.prior import PriorWriter
+
+        start = self.start
+        if start is None:
+            return self.model
+        held = (self.model, start, identifiers)
+        if self._searched is None or any(a is not b for a, b in zip(self._searched, held, strict=False)):
+            self._searched = (*held, PriorWriter(self.model, self._prior, identifiers, start.trust))
+        return self._searched[-1]
+
+    def _prior(self, batch: Tensor) -> np.ndarray:
+        """log p0 of every document that is not deleted, up to a constant: [B, N]."""
+        found = self.start.log_weights(self.prior_inputs(batch.cpu().numpy()))
+        found[:, ~self.rows.alive] = -np.inf  # or a compaction would change the scores of the others
+        return found
+
+    def prior_inputs(self, batch: np.ndarray) -> Any:
+        """A batch of the model's inputs as the prior reads it."""
+        return batch
+
+    def prior_input(self, query: ReadQuery) -> np.ndarray:
+        """One query as the prior reads it."""
+        return query.vector
 
     def read_query(self, vector: np.ndarray, inputs: Any) -> ReadQuery:
         """A query as documents are ranked for it, given its vector and its inputs."""
@@ -232,11 +271,29 @@ class VectorReader:
 
     def similarity(self, query: ReadQuery, rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Similarity of some documents to the query, by which those of a bucket are ranked."""
+        if self.tied is not None:
+            return self.tied.similarity(query.vector[None], rows)[0]
         return self.document_vectors(vectors)[rows] @ query.vector
 
+    @property
+    def similarity_weight(self) -> float:
+        """The factor of the similarity under `ranking=sum`."""
+        return self.settings.similarity_weight if self.tied is None else self.tied.sharpness
+
     def code_part(self, query: ReadQuery, beams: Beams, identifiers: Identifiers) -> np.ndarray:
-        """What codes add to the similarities of their documents under `ranking=sum`, [beams]."""
-        return beams.scores
+        """What codes add to the similarities of their documents under `ranking=sum`, [beams]. With a start, that is
+        what the model says of them, as far as it is trusted: the similarity of a document has all of its prior."""
+        start = self.start
+        if start is None:
+            return beams.scores
+        if not start.trust:
+            return np.zeros(len(beams.scores))
+        rows, beam = candidates(beams, identifiers, self.rows.alive)
+        first = np.flatnonzero(np.diff(beam, prepend=-1))
+        known = np.maximum.reduceat(start.log_weights([self.prior_input(query)], rows)[0], first)
+        part = np.full(len(beams.scores), -np.inf)
+        part[beam[first]] = beams.scores[beam[first]] - known
+        return part
 
     @property
     def similarity_name(self) -> str:
@@ -260,11 +317,19 @@ class VectorReader:
     def forget_vectors(self) -> None:
         """Compute `document_vectors` anew: the model has been trained."""
 
-    def extend(self, vectors: np.ndarray) -> None:
-        """Append documents with these vectors."""
+    def new_parts(self, codes: np.ndarray, vectors: np.ndarray) -> Parts:
+        """What `extend` needs of new documents beside their codes [n, L] and vectors [n, dim]."""
+        return {} if self.tied is None else {"tied": self.tied.code(codes, vectors)}
+
+    def extend(self, parts: Parts) -> None:
+        """Append documents with these vectors and `new_parts`."""
+        if self.tied is not None:
+            self.tied.extend(parts["tied"])
 
     def keep(self, rows: np.ndarray) -> None:
         """Keep some documents only."""
+        if self.tied is not None:
+            self.tied.keep(rows)
 
 
 class TunedReader(VectorReader):
@@ -433,9 +498,6 @@ class HistoryReader(VectorReader):
         super().__init__(settings, texts, rows)
         self.kind, self.has_texts = kind, has_texts
         self.history: HistoryShape | None = None
-        self.start: Start | None = None
-        """Where scores begin; None if they begin at nothing."""
-        self._searched: tuple[Any, ...] | None = None
         self.ranking_encoder: HistoryEncoder | None = None
         """Encoder that gives the vectors of queries and items, if it is not the one that the decoder reads."""
         self._item_vectors: np.ndarray | None = None
@@ -492,7 +554,9 @@ class HistoryReader(VectorReader):
 
         super().read_shape(folder)
         self.history = HistoryShape(**self.shape.pop("history"))
-        self.start = Start.load(folder, ordered=self.kind == "sequence")
+
+    def saved_start(self, folder: Path, count: int) -> Any:
+        return Start.load(folder, ordered=self.kind == "sequence")
 
     def decay(self, parameter: str) -> float:
         return self.settings.decay_of(parameter, self.settings.weight_decay)
@@ -560,23 +624,11 @@ class HistoryReader(VectorReader):
     def read(self, examples: Any, numbers: np.ndarray) -> Any:
         return examples.read(self.model.encoder, numbers)
 
-    def searched(self, identifiers: Identifiers) -> Any:
-        from callslip.search.counted import CountedWriter
+    def prior_inputs(self, batch: np.ndarray) -> Any:
+        return [row[row > 0] - 1 for row in batch]
 
-        start = self.start
-        if start is None:
-            return self.model
-        held = (self.model, start, identifiers)
-        if self._searched is None or any(a is not b for a, b in zip(self._searched, held, strict=False)):
-            self._searched = (*held, CountedWriter(self.model, self._prior, identifiers, start.trust))
-        return self._searched[-1]
-
-    def _prior(self, numbers: Tensor) -> np.ndarray:
-        """log p0 of every item that is not deleted, up to a constant: [B, N]."""
-        assert self.start is not None
-        found = self.start.log_weights([row[row > 0] - 1 for row in numbers.cpu().numpy()])
-        found[:, ~self.rows.alive] = -np.inf  # or a compaction would change the scores of the others
-        return found
+    def prior_input(self, query: ReadQuery) -> np.ndarray:
+        return had(query)
 
     def read_query(self, vector: np.ndarray, inputs: Any) -> ReadQuery:
         return ReadQuery(vector, inputs=inputs)
@@ -587,18 +639,9 @@ class HistoryReader(VectorReader):
         found = self.start.log_weights([had(query)], rows)[0]
         return found + self.start.trust * super().similarity(query, rows, vectors) if self.start.trust else found
 
-    def code_part(self, query: ReadQuery, beams: Beams, identifiers: Identifiers) -> np.ndarray:
-        """What the model says of codes, as far as it is trusted: the similarity of an item has all of its prior."""
-        if self.start is None:
-            return beams.scores
-        if not self.start.trust:
-            return np.zeros(len(beams.scores))
-        rows, beam = candidates(beams, identifiers, self.rows.alive)
-        first = np.flatnonzero(np.diff(beam, prepend=-1))
-        known = np.maximum.reduceat(self.start.log_weights([had(query)], rows)[0], first)
-        part = np.full(len(beams.scores), -np.inf)
-        part[beam[first]] = beams.scores[beam[first]] - known
-        return part
+    @property
+    def similarity_weight(self) -> float:
+        return self.settings.history_weight
 
     @property
     def similarity_name(self) -> str:
@@ -636,13 +679,13 @@ class HistoryReader(VectorReader):
     def forget_vectors(self) -> None:
         self._item_vectors = None
 
-    def extend(self, vectors: np.ndarray) -> None:
+    def extend(self, parts: Parts) -> None:
         import torch
 
         for table in self._tables():
-            table.extend(torch.from_numpy(vectors))
+            table.extend(torch.from_numpy(parts["vectors"]))
         if self.start is not None:
-            self.start.extend(vectors)
+            self.start.extend(parts["vectors"])
         self.forget_vectors()
 
     def keep(self, rows: np.ndarray) -> None:
@@ -702,6 +745,11 @@ def reader_for(settings: Any, corpus: Corpus, texts: TextVectors, rows: Rows) ->
     if kind == "auto":
         kind = "sequence" if has_histories(corpus) and could_read(settings, histories=True) else "text"
     if kind != "text":
+        if settings.start == "tied":
+            raise BadSetting(
+                "start=tied is for texts, and the train queries of this corpus are histories of items",
+                "Use start=counts, or none.",
+            )
         training_sequences(corpus)  # or an error, before anything is encoded
         return HistoryReader(settings, texts, rows, kind, has_texts(corpus))
     if isinstance(settings, T5Settings) and settings.seq2seq is not None:

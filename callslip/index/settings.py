@@ -194,9 +194,17 @@ class HistoryQuerySettings(HistorySettings):
     history_weight: float = 1.0
     """With histories: weight of the inner product of history and item, in units of log-probability, under
     `ranking=sum`."""
+    start: Literal["none", "counts", "tied"] = "counts"  # type: ignore[assignment]
+    """Where scores begin, to which the trained model is added as far as held-out training items or queries show that it
+    helps. Histories begin at what `counts` say (sequential rules, their factors and the items' texts), texts at nothing
+    or, with `tied`, at the similarity of the query and the document as its code and 64 bytes beside it reconstruct it;
+    no vectors are stored then, and `sum` and `union` rank by the whole score. `none` is as in the papers. With
+    `epochs=0` the index ranks as it begins."""
 
     def check(self) -> None:
         check_range(self, ranker_weight=0)
+        if self.queries in ("set", "sequence") and self.start == "tied":
+            raise BadSetting(f"queries={self.queries} with start=tied, which is for texts", "Use start=counts.")
         if self.queries in ("set", "sequence") and getattr(self, "train_encoder", "none") != "none":
             raise BadSetting(f"queries={self.queries} with train_encoder, which is for texts", "Leave one out.")
         if self.queries in ("set", "sequence") and getattr(self, "seq2seq", None) is not None:
@@ -244,10 +252,30 @@ class T5Settings:
         for way in self.save_memory:
             if way not in MEMORY_SAVERS[1:] and not re.fullmatch(rf"{MICRO_BATCH}[1-9]\d*", way):
                 raise BadSetting(f"setting 'save_memory' has {way!r}", f"Use some of {', '.join(MEMORY_SAVERS)}.")
+        if getattr(self, "start", None) == "tied" and (self.seq2seq is not None or self.train_encoder != "none"):
+            raise BadSetting(
+                "start=tied with a model that reads the text itself: it begins at the vector of a frozen encoder",
+                "Leave out start=tied, or seq2seq and train_encoder.",
+            )
         if self.seq2seq is not None and self.train_encoder != "none":
             raise BadSetting(
                 "setting 'train_encoder': with seq2seq the decoder reads T5's own encoder", "Leave it out."
             )
+
+
+@dataclass(frozen=True)
+class TiedStartSettings:
+    """Where the scores of texts begin."""
+
+    heading: ClassVar[str] = "Search"
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+    start: Literal["none", "tied"] = "none"
+    """Where scores begin: at nothing, or, with `tied`, at the similarity of the query and the document as its code and
+    64 bytes beside it reconstruct it, to which the trained model is added as far as held-out training queries show that
+    it helps. No vectors are stored then, and `sum` and `union` rank by the whole score."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ class RecForestSettings(GenerativeSettings, T5Settings, HistoryQuerySettings, Sa
     ranking: Ranking = "bucket"
     """Order of hits in each tree: `bucket` is the model's order of paths, as in the paper; `sum` and `union` use the
     inner product of history and item, too."""
+    start: Literal["none", "counts"] = "counts"  # type: ignore[assignment]
+    """Where scores begin: at what `counts` say (sequential rules, their factors and the items' texts), to which the
+    trained model is added as far as held-out training items show that it helps; or at nothing (`none`), as in the
+    paper. With `epochs=0` the index ranks as the counts do."""
     seq2seq_codes: Literal["tokens", "codebooks"] = "tokens"
     """With `seq2seq`: code tokens as new tokens of T5's vocabulary, or codebooks per level."""
 

@@ -63,6 +63,7 @@ class ASI(GenerativeRetriever):
                 with alone(self.model, self.decoder):
                     training.learn_to_write(codes, s.writing_epochs)
             self.identifiers = Identifiers(corpus.doc_ids, codes)
+        self.begin(corpus)
 
     @property
     def codes_of_vectors(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from callslip.errors import BadSetting
-from callslip.index.settings import GenerativeSettings, T5Settings
+from callslip.index.settings import GenerativeSettings, T5Settings, TiedStartSettings
 from callslip.methods.asi.indexers import IndexerName
 from callslip.settings import check_positive, check_range
 
@@ -27,7 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class ASISettings(GenerativeSettings, T5Settings):
+class ASISettings(GenerativeSettings, T5Settings, TiedStartSettings):
     """ASI's own: the codes, the indexer, and the criteria of ASI++."""
 
     codes: Literal["learned", "random"] = "learned"
@@ -91,6 +91,8 @@ class ASISettings(GenerativeSettings, T5Settings):
         check_range(self, batch_size=2, width=2, length=1, margin=0, criteria_weight=0, beta=0)
         check_range(self, neighbours=0, indexer_learning_rate=0, head_learning_rate=0, writing_epochs=0)
         check_positive(self, "temperature")
+        if self.start == "tied" and self.decoding == "free":
+            raise BadSetting("start=tied with decoding=free: codes that no document has begin nowhere", "Use beam.")
         if self.neighbours > self.length:
             raise BadSetting(
                 f"setting 'neighbours' is {self.neighbours}",

@@ -45,6 +45,7 @@ class GenRet(GenerativeRetriever):
                 codes = np.concatenate([codes, places(codes, s.width)[:, None]], axis=1)
             self.identifiers = Identifiers(corpus.doc_ids, codes)
             self.train_model(examples, codes)
+        self.begin(corpus)
 
     @property
     def codes_of_vectors(self) -> bool:

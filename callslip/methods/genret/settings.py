@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from callslip.index.settings import GenerativeSettings, T5Settings
+from callslip.index.settings import GenerativeSettings, T5Settings, TiedStartSettings
 from callslip.settings import check_range
 
 
 @dataclass(frozen=True)
-class GenRetSettings(GenerativeSettings, T5Settings):
+class GenRetSettings(GenerativeSettings, T5Settings, TiedStartSettings):
     """GenRet's own: the codes, the phases of a level, and the parts that can be left out."""
 
     codes: Literal["learned", "random"] = "learned"

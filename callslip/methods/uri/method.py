@@ -59,7 +59,7 @@ class URI(GenerativeRetriever):
             if self.settings.ranker_encoder == "own":
                 self.reader.new_ranking_encoder(self)
                 OwnRanker(self, self.reader).train(training.examples)
-        elif self.asks_vectors:
+        elif self.asks_vectors and not self.begins_tied:  # which ranks by codes, not by vectors
             self.ranker = TextRanker(self.vectors.shape[1])
             self.ranker.train(self, corpus, training.examples)
 

@@ -110,7 +110,7 @@ class Training:
         self.items = items_of(index, list(corpus))
         self.indexer = Indexer(index, self.items)
         self.probe = Probe.of(index, self.items, corpus)
-        self.positives = positives_of(corpus, index.reader.histories)
+        self.positives = positives_of(index.training_corpus(corpus), index.reader.histories)
         shared = index.reader.histories and self.settings.ranker_encoder == "shared"
         self.ranker = HistoryRanker(index) if shared else None
 

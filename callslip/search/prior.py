@@ -1,10 +1,10 @@
-"""A code model that begins at prior probabilities of items: the score of a code is the prior of its best item times
-the model's probability, to the power of a trust.
+"""A code model that begins at prior probabilities of documents, or of the items of a log: the score of a code is the
+prior of its best document times the model's probability, to the power of a trust.
 
-The prior of a prefix is that of the best item below it. Without trust in the model, a beam of n codes therefore holds
-the n best items of the prior: no prefix that leads to one of them is ever pruned. (With the sum over the items below,
-full branches would push out those that hold one good item.) Codes are kept sorted, so the items below a prefix are a
-slice, and all maxima of a level are one pass over those of the next.
+The prior of a prefix is that of the best document below it. Without trust in the model, a beam of n codes therefore
+holds the n best documents of the prior: no prefix that leads to one of them is ever pruned. (With the sum over the
+documents below, full branches would push out those that hold one good document.) Codes are kept sorted, so the
+documents below a prefix are a slice, and all maxima of a level are one pass over those of the next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST = -690.0
 
 
 @dataclass
-class CountedState:
+class PriorState:
     """The model's state, log priors of the nodes of each level, [B, nodes], and the nodes of beams, [B, beams]."""
 
     inner: Any
@@ -35,9 +35,9 @@ class CountedState:
     nodes: np.ndarray
     written: int = 0
 
-    def fork(self) -> CountedState:
+    def fork(self) -> PriorState:
         inner = None if self.inner is None else self.inner.fork()
-        return CountedState(inner, self.best, self.nodes, self.written)
+        return PriorState(inner, self.best, self.nodes, self.written)
 
 
 class PrefixPriors:
@@ -79,7 +79,7 @@ class PrefixPriors:
         return owner, np.arange(len(owner)) + np.repeat(last - np.cumsum(counts), counts)
 
 
-class CountedWriter:
+class PriorWriter:
     """Has the two operations of search. A trust of 0 leaves the model out, so that codes are ranked by the prior."""
 
     def __init__(self, model: Any, prior: LogWeights, identifiers: Identifiers, trust: float) -> None:
@@ -87,14 +87,14 @@ class CountedWriter:
         self.priors = PrefixPriors(identifiers)
         self.length, self.with_end = self.priors.length, bool(model.with_end)
 
-    def start(self, queries: Any) -> tuple[CountedState, Tensor]:
+    def start(self, queries: Any) -> tuple[PriorState, Tensor]:
         """log p0(token) + trust · log-probability of the first level, [B, 1, outputs]."""
         inner, scores = self.model.start(queries) if self.trust else (None, None)
         weights = self.prior(queries)
-        state = CountedState(inner, self.priors.best(weights), np.zeros((len(weights), 1), np.int64))
+        state = PriorState(inner, self.priors.best(weights), np.zeros((len(weights), 1), np.int64))
         return state, self._scores(state, scores)
 
-    def advance(self, state: CountedState, parents: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, state: PriorState, parents: Tensor, tokens: Tensor) -> Tensor:
         """Append one token to each beam: the same of the next level, given each beam's prefix, [B, beams, outputs]."""
         scores = self.model.advance(state.inner, parents, tokens) if self.trust else None
         before = np.take_along_axis(state.nodes, parents.cpu().numpy(), axis=1)
@@ -102,7 +102,7 @@ class CountedWriter:
         state.written += 1
         return self._scores(state, scores)
 
-    def _scores(self, state: CountedState, scores: Tensor | None) -> Tensor:
+    def _scores(self, state: PriorState, scores: Tensor | None) -> Tensor:
         level, (queries, beams) = state.written, state.nodes.shape
         nodes, query = state.nodes.reshape(-1), np.repeat(np.arange(queries), beams)
         owner, child = self.priors.children(level, nodes)

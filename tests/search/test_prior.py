@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from callslip.identifiers.table import Identifiers
 from callslip.search.beam import beam_search
-from callslip.search.counted import CountedWriter
 from callslip.search.exact import exact_search
 from callslip.search.forced import forced_scores
+from callslip.search.prior import PriorWriter
 
 WIDTH = 4
 
@@ -78,7 +78,7 @@ def naive(identifiers: Identifiers, weights: np.ndarray, prefix: tuple[int, ...]
 @given(seed=st.integers(0, 999), length=st.integers(1, 4), trust=st.sampled_from([0.0, 0.5]))
 def test_a_code_scores_as_its_prior_times_the_model(seed, length, trust):
     identifiers, model, query = table(seed, length), Bigrams(length, seed), torch.tensor([0.7])
-    writer = CountedWriter(model, log_weights, identifiers, trust)
+    writer = PriorWriter(model, log_weights, identifiers, trust)
     weights, trie = log_weights(query)[0], identifiers.trie()
     for code in np.unique(identifiers.codes, axis=0).tolist():
         gains = forced_scores(writer, query, trie, code)
@@ -95,7 +95,7 @@ def test_a_code_scores_as_its_prior_times_the_model(seed, length, trust):
 @pytest.mark.parametrize("seed", range(3))
 def test_beams_exact_search_and_one_query_agree_with_all_codes_scored(seed, trust):
     identifiers, model, queries = table(seed, 3), Bigrams(3, seed), torch.tensor([0.7, -1.2])
-    writer, trie = CountedWriter(model, log_weights, identifiers, trust), identifiers.trie()
+    writer, trie = PriorWriter(model, log_weights, identifiers, trust), identifiers.trie()
     together = beam_search(writer, queries, trie, 99)
     for n in range(2):
         codes = np.unique(identifiers.codes, axis=0).tolist()
@@ -110,7 +110,7 @@ def test_without_trust_the_model_is_not_asked():
     model = Bigrams(2, 0)
     model.start = lambda queries: pytest.fail("the model was asked")  # type: ignore[method-assign]
     identifiers = table(0, 2)
-    found = beam_search(CountedWriter(model, log_weights, identifiers, 0.0), torch.tensor([0.5]), identifiers.trie(), 5)
+    found = beam_search(PriorWriter(model, log_weights, identifiers, 0.0), torch.tensor([0.5]), identifiers.trie(), 5)
     assert len(found[0].scores) == 5
 
 
@@ -120,7 +120,7 @@ def test_a_beam_holds_the_best_items_of_the_prior(seed, length, beam):
     """However many items share a prefix: none of the best as many items as there are beams is pruned."""
     identifiers, query = table(seed, length, 60), torch.tensor([0.7])
     weights = log_weights(query, 60)
-    writer = CountedWriter(Bigrams(length, seed), lambda queries: weights, identifiers, 0.0)
+    writer = PriorWriter(Bigrams(length, seed), lambda queries: weights, identifiers, 0.0)
     held = {tuple(code) for code in beam_search(writer, query, identifiers.trie(), beam)[0].codes.tolist()}
     _, codes = identifiers.in_row_order()
     assert {tuple(codes[row].tolist()) for row in np.argsort(-weights[0])[:beam]} <= held
@@ -130,6 +130,6 @@ def test_items_without_any_prior_leave_scores_finite():
     identifiers, query = table(1, 3), torch.tensor([0.7])
     weights = log_weights(query)
     weights[:, identifiers.rows[:12]] = -np.inf
-    writer = CountedWriter(Bigrams(3, 1), lambda queries: weights, identifiers, 0.5)
+    writer = PriorWriter(Bigrams(3, 1), lambda queries: weights, identifiers, 0.5)
     found = beam_search(writer, query, identifiers.trie(), 99)[0]
     assert len(found.scores) == identifiers.unique and np.isfinite(found.scores).all()
