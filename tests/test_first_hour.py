@@ -163,7 +163,7 @@ def test_lines_of_ids_are_a_log_and_texts_are_not(home) -> None:
 
 def test_remedies_are_true(home, own) -> None:
     done = typed(home, "search", own, "--history", "1,2")
-    assert done.returncode == 2 and "reads texts" in done.stderr and "add" not in done.stderr
+    assert done.returncode == 2 and "searches by text" in done.stderr and "add" not in done.stderr
     done = typed(home, "compare", "own", "--methods", "bm25")
     assert done.returncode == 2 and "--qrels" in done.stderr
     (home / "cat.png").write_bytes(b"\x89PNG")

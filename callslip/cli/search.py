@@ -128,7 +128,7 @@ def chosen_queries(retriever: Retriever, text: str | None, history: str | None, 
     if history is not None:
         if not retriever.reads_histories:
             raise BadSetting(
-                f"--history for an index that reads texts ({printable(retriever.method)})",
+                f"this index ({printable(retriever.method)}) searches by text, and --history was given",
                 "Search by text, or fit a method that reads histories, such as item-knn or tiger, on a log.",
             )
         return [Query("0", "", known_items(retriever, history))]

@@ -116,10 +116,9 @@ export function desk(view, prefix, own) {
     at("busy").classList.toggle("on", Boolean(body));
     if (!body) { welcome(); return; }
     const [k, beam] = settings();
-    const counting = recount();
     const lists = await Promise.all(indexes.map((index) =>
       search(index.name, body, k, beam, chosenFilters.filter(), mine.signal).catch((error) => error)));
-    await Promise.all([counting, own.ready?.()]);
+    await Promise.all([recount(), own.ready?.()]); // after the search, which sees the changes of other processes
     if (mine.signal.aborted) return;
     at("busy").classList.remove("on");
     several(lists.length > 1);
