@@ -95,7 +95,7 @@ def test_notebooks():
         ("a.pdf", b"%PDF-1.4 junk", "damaged PDF"),
         ("a.pdf", b"", "damaged PDF"),
         ("a.pdf", own_files.pdf(["x"] * 3)[:300], "damaged PDF"),
-        ("a.pdf", own_files.pdf(["", ""]), "PDF without text, such as scanned pages"),
+        ("a.pdf", own_files.pdf(["", ""]), "PDF without text (scanned pages?)"),
         ("a.docx", b"junk", "damaged DOCX"),
         ("a.docx", b"\xd0\xcf\x11\xe0junk", "encrypted DOCX"),
         ("a.docx", own_files.archive(), "damaged DOCX"),
