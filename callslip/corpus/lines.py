@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from callslip.corpus.documents import ID_CHARACTERS, SkippedLines
+from callslip.corpus.remote import ZSTD_MAGIC, is_url, open_url, without_secrets, zstd_reader
 from callslip.errors import BadInput
 
 T = TypeVar("T")
@@ -94,25 +95,30 @@ class Intake:
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; gzip is detected by its magic bytes, whatever the suffix."""
-    try:
-        stream: IO[bytes] = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
+    """Open a file, or the file behind a URL, for reading; gzip and Zstandard are detected by their magic bytes,
+    whatever the suffix."""
+    try:  # the caller closes it
+        stream: IO[bytes] = open_url(str(path)) if is_url(path) else Path(path).open("rb")  # noqa: SIM115
     except (OSError, ValueError) as error:
         raise BadInput(printable(path), _reason(error), remedy="Check the path and its permissions.") from None
     try:
-        start = stream.peek(2)[:2]  # type: ignore[attr-defined]
+        start = stream.peek(4)[:4]  # type: ignore[attr-defined]
     except OSError as error:
         stream.close()
         raise BadInput(printable(path), _reason(error), remedy="Check the path and its permissions.") from None
-    if start == GZIP_MAGIC:
+    if start[:2] == GZIP_MAGIC:
+        if is_url(path):
+            return io.BufferedReader(gzip.GzipFile(fileobj=stream), 2**16)  # type: ignore[type-var, return-value]
         # GzipFile closes only files it opened itself; the buffer speeds up short lines.
         stream.close()
         return io.BufferedReader(gzip.open(path, "rb"), 2**16)  # type: ignore[type-var, return-value]
-    if str(path).endswith(".gz") and start:
-        stream.close()
-        raise BadInput(
-            printable(path), "the suffix is .gz, but the file is not gzip", remedy="Compress it again, or rename it."
-        )
+    if start == ZSTD_MAGIC:
+        return zstd_reader(stream)
+    for suffix, name in ((".gz", "gzip"), (".zst", "Zstandard")):
+        if str(path).endswith(suffix) and start:
+            stream.close()
+            problem = f"the suffix is {suffix}, but the file is not {name}"
+            raise BadInput(printable(path), problem, remedy="Compress it again, or rename it.")
     return stream
 
 
@@ -194,7 +200,9 @@ def shown(value: str, width: int = 80) -> str:
 
 
 def printable(path: str | Path) -> str:
-    """A path that can be printed, since a file name need not be valid UTF-8."""
+    """A path that can be printed, since a file name need not be valid UTF-8; a URL without passwords."""
+    if is_url(path):
+        path = without_secrets(str(path))
     return os.fspath(path).encode("utf-8", "replace").decode("utf-8")
 
 

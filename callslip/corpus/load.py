@@ -14,9 +14,10 @@ from callslip.corpus.interactions import is_lines_of_ids, read_interactions
 from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
 from callslip.corpus.lines import Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
+from callslip.corpus.remote import file_name, is_url, local
 from callslip.corpus.rows import check_columns, find_column, read_documents, read_rows
 from callslip.corpus.tally import FileTally
-from callslip.errors import BadInput, BadSetting, UnknownName
+from callslip.errors import BadInput, BadSetting, UnknownName, Unsupported
 from callslip.runtime import plugins
 
 FORMATS = (
@@ -119,6 +120,7 @@ def _read(
         return read_ir_datasets(str(source), intake, judged=judged)
     if not _exists(source):
         raise BadInput(printable(str(source)), "no such file or folder", remedy="Check the path.")
+    check_remote(source, kind)
     if kind == "beir":
         return read_beir(source, intake, columns, judged=judged)
     if kind == "folder":
@@ -128,6 +130,15 @@ def _read(
         return read_interactions(source, intake, items, columns, "s3rec" if kind == "s3rec" else None)
     rows = read_rows(source, kind, intake, columns, need=("doc_id", "text"))
     return Corpus(read_documents(source, rows, intake, columns))
+
+
+def check_remote(source: str | Path, kind: str) -> None:
+    """Refuse a URL of what is not one file of documents."""
+    if is_url(source) and kind not in ("jsonl", "csv", "tsv", "parquet"):
+        raise Unsupported(
+            f"{printable(source)}: a corpus behind a URL is a JSONL, CSV, TSV or Parquet file, not {kind}",
+            "Give such a file, or copy the corpus to this machine first.",
+        )
 
 
 def detect_format(source: str | Path) -> str:
@@ -141,29 +152,32 @@ def detect_format(source: str | Path) -> str:
     if not _exists(source):
         remedy = "Check the path; other sources are ir_datasets:NAME and demo."
         raise BadInput(printable(str(source)), "no such file or folder", remedy=remedy)
-    path = Path(source)
-    if path.is_dir():
+    path = local(source)
+    if isinstance(path, Path) and path.is_dir():
         return folder_format(path)
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    name = file_name(path).name if isinstance(path, str) else path.name
+    suffix = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
     kind = SUFFIXES.get(suffix)
     if kind is None and suffix in KINDS:
         remedy = "Give a file of text, PDF or DOCX, a table (.jsonl, .csv, .tsv, .parquet), or a folder of files."
         raise BadInput(printable(path), f"not read: {KINDS[suffix]}", remedy=remedy)
-    if suffix in (".txt", ".text") and is_lines_of_ids(path):
+    if suffix in (".txt", ".text") and isinstance(path, Path) and is_lines_of_ids(path):
         return "s3rec"
-    if kind is None or (kind == "folder" and path.name.endswith(".gz")):
+    if kind is None or (kind == "folder" and name.endswith((".gz", ".zst"))):
         raise BadInput(printable(path), "the file name does not show the format",
                        remedy=f"Give the format with --format (format=): {', '.join(FORMATS)}.")  # fmt: skip
     return "interactions" if kind in ("jsonl", "csv", "tsv") and _is_log(path, kind) else kind
 
 
-def _is_log(path: Path, kind: str) -> bool:
+def _is_log(path: str | Path, kind: str) -> bool:
     """Whether a table has columns for users and items, and none for text."""
     _, row = next(read_rows(path, kind, Intake(skip_bad=True)), (0, {}))
     return bool(find_column(row, "user") and find_column(row, "item") and not find_column(row, "text"))
 
 
 def _exists(source: str | Path) -> bool:
+    if is_url(source):
+        return True  # or an error when it is opened
     try:
         return Path(source).exists()
     except (OSError, ValueError):  # the name is too long, or contains a NUL
@@ -174,6 +188,8 @@ def name_of(source: str | Path) -> str:
     """A short name for reports: the name of the folder or file, without suffixes."""
     if source == "demo" or str(source).startswith(PREFIX):
         return str(source).removeprefix(PREFIX)
+    if is_url(source):
+        return file_name(str(source)).name.split(".")[0] or "corpus"
     return printable(Path(source).resolve().name).split(".")[0] or "corpus"
 
 

@@ -23,6 +23,7 @@ from callslip.corpus.lines import (
     shown,
 )
 from callslip.corpus.parquet import parquet_columns, parquet_rows
+from callslip.corpus.remote import local
 from callslip.errors import BadInput, UnknownName
 
 Row = dict[str, Any]
@@ -57,8 +58,8 @@ def read_rows(
         return
     if format == "parquet":
         remedy = "Give a Parquet file with columns for id and text."
-        _check_header(path, None, parquet_columns(Path(path), remedy), columns or {}, need)
-        yield from enumerate(parquet_rows(Path(path), remedy), start=1)
+        _check_header(path, None, parquet_columns(local(path), remedy), columns or {}, need)
+        yield from enumerate(parquet_rows(local(path), remedy), start=1)
         return
     records = _csv_records(path, intake) if format == "csv" else _tsv_records(path, intake)
     yield from _named(path, records, intake, columns or {}, need)

@@ -9,8 +9,9 @@ from pathlib import Path
 from callslip.corpus.documents import Document, Judgements, Query
 from callslip.corpus.folder import BEIR, find_file
 from callslip.corpus.lines import Intake, printable
-from callslip.corpus.load import LOG_FORMATS, ROLES, detect_format, load_corpus, name_of
+from callslip.corpus.load import LOG_FORMATS, ROLES, check_remote, detect_format, load_corpus, name_of
 from callslip.corpus.queries import judgements_from, queries_from
+from callslip.corpus.remote import local
 from callslip.corpus.rows import check_columns, each_document, read_rows
 from callslip.errors import BadInput, BadSetting, Unsupported
 
@@ -42,6 +43,7 @@ class CorpusStream:
         self.intake = Intake(self.skip_bad)
         self.kind = self.format or detect_format(self.source)
         self.name = name_of(self.source)
+        check_remote(self.source, self.kind)
         if self.kind in LOG_FORMATS:
             raise Unsupported("a log of interactions has no shards of texts", "Fit it in one piece: callslip fit.")
         check_columns(self.columns, ROLES)
@@ -60,9 +62,9 @@ class CorpusStream:
             self.intake.skipped = corpus.skipped
             yield from (Placed(document, printable(str(self.source)), 0) for document in corpus)
             return
-        path, kind = Path(self.source), self.kind
+        path, kind = local(self.source), self.kind
         if kind == "beir":
-            file = find_file(path, BEIR)
+            file = find_file(Path(path), BEIR)
             if file is None:
                 raise BadInput(path, "no corpus.jsonl or corpus.jsonl.gz in this folder", remedy="Give a BEIR folder.")
             path, kind = file, "jsonl"
