@@ -17,6 +17,7 @@ LEGEND = {
     "codes": "the part of the score that comes from the codes of the items",
     "counts": "the part of the score that comes from how often items followed one another in the log",
     "item score": "log-probability of the item by counts, up to a constant, and what the model adds to it",
+    "rules": "counts of what came soon after the items of the history",
     "because of": "items of the history, with what the counts of each add to the score",
 }
 """Terms that the sentences use; the legend explains those that occur."""
@@ -95,6 +96,15 @@ def _because(why: Mapping[str, Any]) -> str:
     return "because of " + ", ".join(f"{item} ({part:.3g})" for item, part in parts) if parts else ""
 
 
+def _counted(why: Mapping[str, Any]) -> str:
+    again = f", less {-why['repeat']:.3f} because the user has had it" if "repeat" in why else ""
+    return f"factors and texts, by the code, {why['codes']:.3f}; rules {why['memory']:.3f}{again}"
+
+
+def _popularity(why: Mapping[str, Any]) -> str:
+    return f"no history: {why['popularity']:.0%} as popular as the most popular item"
+
+
 def _count(why: Mapping[str, Any]) -> str:
     return f"occurs {why['count']:,} times in the log"
 
@@ -117,6 +127,7 @@ OPTIONAL = {
     ("fresh", "bm25"): ("similarity",),
     ("code_score", "level_scores", "beam_rank", "bucket_size"): ("similarity",),
     ("dot_product",): ("token",),
+    ("codes", "memory"): ("repeat",),
 }
 """Further keys that a sentence covers if they are there."""
 
@@ -129,6 +140,8 @@ SENTENCES: list[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], str]]] = [
     (("words",), _code_words),
     (("codes", "memory"), _codes_and_counts),
     (("because",), _because),
+    (("codes", "memory"), _counted),
+    (("popularity",), _popularity),
     (("count",), _count),
     (("dot_product",), _dot_product),
     (("ranks", "shares"), _parts),

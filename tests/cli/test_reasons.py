@@ -36,6 +36,10 @@ def test_words_items_and_counts():
     glen = {"words": [{"word": "sea", "query": 0.4, "document": 0.5}]}
     assert sentences(GENERATIVE | glen)[1] == "words of the code: sea (query 0.40, document 0.50)"
     assert sentences({"because": {"x": 0.1, "y": 0.2}}) == ["because of y (0.2), x (0.1)"]
+    counted = {"codes": 1.25, "memory": 0.5, "because": {"x": 0.5}}
+    assert sentences(counted) == ["because of x (0.5)", "factors and texts, by the code, 1.250; rules 0.500"]
+    assert sentences(counted | {"repeat": -1.5})[1].endswith("rules 0.500, less 1.500 because the user has had it")
+    assert sentences({"popularity": 0.25}) == ["no history: 25% as popular as the most popular item"]
     assert sentences({"count": 1200}) == ["occurs 1,200 times in the log"]
 
 

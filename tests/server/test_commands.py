@@ -157,6 +157,21 @@ def test_a_query_and_its_items_are_drawn_epoch_by_epoch():
     assert plots.probe([{"phase": "level 1", "e_step": 1.0}]) is None
 
 
+def test_the_health_page_has_the_query_and_its_items(small_corpus, tmp_path):
+    from callslip.methods import make
+    from callslip.server.health import health
+    from callslip.training.loop import TrainingLog
+
+    index = make("bm25").fit(small_corpus)
+    index.save(tmp_path / "index")
+    records = [{"phase": "level 1", "epoch": 1, "e_step": 1.0}]
+    for probe in ({}, {"probe": {"query": {"q": [0.5, 0.5]}, "items": {"a": [1.0, 0.0]}}}):
+        index.log = TrainingLog([records[0] | probe])
+        drawn = {plot["name"]: plot["svg"] for plot in health("index", index)["plots"]}
+        assert ("probe" in drawn) == bool(probe) and "training-0" in drawn
+    assert "a, epoch 1: token 0, 100.0%" in drawn["probe"]
+
+
 def test_plots_hold_what_they_are_given():
     from callslip.server import plots
     from callslip.server.health import binned
