@@ -100,14 +100,16 @@ def of_words(count: int, adds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--texts", type=int, default=200_000, help="documents with words")
     parser.add_argument("--adds", type=int, default=200)
     arguments = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine(), "documents": arguments.documents, "CPU ms": {}}
+    report: dict[str, Any] = {"machine": machine(), "CPU ms": {}}
+    report |= {"documents": arguments.documents, "documents with words": arguments.texts}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         report["CPU ms"]["codes"] = of_codes(arguments.documents, arguments.adds, folder)
         report["CPU ms"]["vectors"] = of_vectors(arguments.documents, arguments.adds, folder)
-    report["CPU ms"]["words"] = of_words(arguments.documents, arguments.adds)
+    report["CPU ms"]["words"] = of_words(arguments.texts, arguments.adds)
     print(report, flush=True)
     save("additions", report)
 

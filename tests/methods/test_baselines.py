@@ -17,6 +17,7 @@ from callslip.filters.filter import Filter
 from callslip.methods import make
 from callslip.methods.hybrid import Hybrid, HybridSettings
 from callslip.search import nearest
+from callslip.search.bm25 import stems_of
 from callslip.search.nearest import best_rows
 from callslip.storage import folder as folders
 
@@ -76,6 +77,20 @@ def test_bm25_after_changes_scores_as_an_index_of_the_documents_that_are_there(s
     assert scores(api.load(tmp_path / "index")) == scores(truth)
     index.compact()
     assert scores(index) == scores(api.load(tmp_path / "index")) == scores(truth)
+
+
+@pytest.mark.parametrize("formula", ["lucene", "robertson", "atire", "bm25l", "bm25+"])
+def test_bm25_scores_by_its_formula_as_bm25s_does(small_corpus, formula):
+    import bm25s
+
+    stems = stems_of([document.content for document in small_corpus])
+    oracle = bm25s.BM25(k1=0.9, b=0.4, method=formula)
+    oracle.index(stems, show_progress=False)
+    truth = oracle.get_scores(stems_of(["violin music5"])[0])
+    found = make("bm25", {"formula": formula}).fit(small_corpus).search("violin music5", k=1000)
+    row_of = small_corpus.rows()
+    assert len(found) == np.count_nonzero(truth > 0)
+    np.testing.assert_allclose(found.scores, [truth[row_of[doc_id]] for doc_id in found.doc_ids], rtol=1e-5)
 
 
 def test_an_addition_to_bm25_reads_no_other_document(small_corpus, monkeypatch):
