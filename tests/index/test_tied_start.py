@@ -218,7 +218,7 @@ def test_documents_are_added_deleted_updated_compacted_and_loaded(fitted, truste
     assert index.reader.start.trust == 0.1
     index.add([Document("new", "The zebrafish swims with the mark zebra77.", "About zebrafish")])
     assert index.search("The zebrafish swims with the mark zebra77", k=1).doc_ids == ["new"]
-    assert not any("fresh" in hit.why for hit in index.search("zebra77", k=41, explain=True))  # by its code alone
+    assert not any("fresh" in hit.why for hit in index.search("violin cello flute zebra77", k=41, explain=True))
     start, query = index.reader.start, index.reader.query_vectors([Query("q", ASKED)])[0]
     assert start.similarity(query[None])[0] == pytest.approx(naive_similarities(start, query), abs=1e-3)
     index.update([Document("new", "A submarine dives under the mark zebra78.", "About submarines")])
