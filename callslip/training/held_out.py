@@ -47,7 +47,7 @@ class HeldOutQueries:
 
 def held_out(corpus: Corpus, s: TextChoice) -> HeldOutQueries:
     """The queries that are held out of a corpus: judged ones where there are enough, or else pseudo-queries."""
-    held = _judged(corpus, s.seed)
+    held = judged_held_out(corpus, s.seed)
     if held.judged:
         return held
     pairs = training_pairs(corpus, s, whole_documents=False)
@@ -58,7 +58,7 @@ def held_out(corpus: Corpus, s: TextChoice) -> HeldOutQueries:
 
 def without_judged(corpus: Corpus, seed: int) -> Corpus:
     """The corpus without the judged queries that are held out."""
-    gone = {query.query_id for query in _judged(corpus, seed).queries}
+    gone = {query.query_id for query in judged_held_out(corpus, seed).queries}
     if not gone:
         return corpus
     train = {qid: grades for qid, grades in corpus.judgements["train"].items() if qid not in gone}
@@ -82,7 +82,7 @@ def pairs_without(corpus: Corpus, s: TextChoice) -> PairTable:
     return pairs.some(np.asarray(stays, np.int64))
 
 
-def _judged(corpus: Corpus, seed: int) -> HeldOutQueries:
+def judged_held_out(corpus: Corpus, seed: int) -> HeldOutQueries:
     queries, grades = judged_queries(corpus, len(corpus.judgements.get("train", {})), seed)
     answered = [number for number, one in enumerate(grades) if one]
     count = min(HELD_OUT, len(answered) // SHARE)

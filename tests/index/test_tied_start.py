@@ -148,10 +148,10 @@ def test_an_untrained_model_is_not_trusted_and_ranks_as_it_begins(fitted, small_
 
 
 @pytest.mark.parametrize("method", ["dsi-semantic", "genret", "uri"])
-@pytest.mark.parametrize("trust", [0.3, 1.0])
-def test_a_trained_model_is_added_as_far_as_it_is_trusted(fitted, trusted, small_corpus, method, trust):
+@pytest.mark.parametrize(("trust", "ranking"), [(0.3, "sum"), (1.0, "sum"), (0.3, "union")])
+def test_a_trained_model_is_added_as_far_as_it_is_trusted(fitted, trusted, small_corpus, method, trust, ranking):
     """Up to a constant: sharpness · q·d̂ + trust · log-probability of the code, for every document."""
-    index = trusted(fitted(method), trust)
+    index = trusted(fitted(method, ranking=ranking), trust)
     start, query = index.reader.start, index.reader.query_vectors([Query("q", ASKED)])[0]
     expected = start.sharpness * start.similarity(query[None])[0] + trust * written(index, ASKED)
     hits = index.search(ASKED, k=40)
@@ -218,6 +218,7 @@ def test_documents_are_added_deleted_updated_compacted_and_loaded(fitted, truste
     assert index.reader.start.trust == 0.1
     index.add([Document("new", "The zebrafish swims with the mark zebra77.", "About zebrafish")])
     assert index.search("The zebrafish swims with the mark zebra77", k=1).doc_ids == ["new"]
+    assert not any("fresh" in hit.why for hit in index.search("violin cello flute zebra77", k=41, explain=True))
     start, query = index.reader.start, index.reader.query_vectors([Query("q", ASKED)])[0]
     assert start.similarity(query[None])[0] == pytest.approx(naive_similarities(start, query), abs=1e-3)
     index.update([Document("new", "A submarine dives under the mark zebra78.", "About submarines")])

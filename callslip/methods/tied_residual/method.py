@@ -25,6 +25,7 @@ from callslip.identifiers.tied import TiedQuantizer
 from callslip.index.entries import Block, Entries
 from callslip.index.memory import Memory
 from callslip.index.retriever import Found, Learned, Retriever
+from callslip.methods.tied_residual.correction import Correction, trained_correction
 from callslip.methods.tied_residual.learning import learned
 from callslip.methods.tied_residual.settings import PRESETS, TiedResidualSettings
 from callslip.methods.tied_residual.weights import Weights, fitted_weights
@@ -91,6 +92,9 @@ class TiedResidual(Retriever):
         super().__init__(settings, method=method)
         self.texts = TextVectors(self.settings)
         self.words = self.new_words()
+        self.correction: Correction | None = None
+        self.correction_record: dict[str, Any] = {}
+        """What held-out queries said of the correction, by strength."""
         self._coded: Coded | None = None
         self._identifiers: tuple[Entries, Identifiers] | None = None
         self._tree: tuple[Identifiers, Identifiers] | None = None
@@ -112,6 +116,7 @@ class TiedResidual(Retriever):
         if s.memory:
             self.remember(corpus)
         self.weights = fitted_weights(self, corpus)
+        self.correction, self.correction_record = trained_correction(self, corpus) if s.correction else (None, {})
 
     def _code(self, corpus: Corpus) -> Coded:
         """The codes of a corpus, and of its passages."""
@@ -183,15 +188,26 @@ class TiedResidual(Retriever):
         found: list[Found] = []
         for start in range(0, len(texts), BLOCK):
             some = slice(start, start + BLOCK)
-            asked = zip(texts[some], self.maker.tables(vectors[some]), stems[some], strict=True)
-            found += [self.ranked(*one, k, mask, explain) for one in asked]
+            tables = plain = self.maker.tables(vectors[some])
+            if self.correction is not None:
+                tables = self.maker.tables(self.correction(vectors[some]))
+            for text, table, own, words in zip(texts[some], tables, plain, stems[some], strict=True):
+                found.append(self.ranked(text, table, words, k, mask, explain, own))
         return found
 
     def ranked(
-        self, text: str, table: np.ndarray, stems: list[str], k: int, mask: np.ndarray | None, explain: bool
+        self,
+        text: str,
+        table: np.ndarray,
+        stems: list[str],
+        k: int,
+        mask: np.ndarray | None,
+        explain: bool,
+        asked: np.ndarray | None = None,
     ) -> Found:
-        """The best documents for a query, given its text, its table of tokens and its stems."""
-        evidence = self.evidence(table, stems, k, mask, text=text)
+        """The best documents for a query, given its text, its table of tokens and its stems; `asked` is its table
+        without the correction."""
+        evidence = self.evidence(table, stems, k, mask, text=text, asked=asked)
         scores = evidence.features @ self.weights.values
         order = np.lexsort((evidence.rows, -evidence.similarity, -scores))[:k]
         rows = evidence.rows[order]
@@ -207,14 +223,15 @@ class TiedResidual(Retriever):
         mask: np.ndarray | None = None,
         *,
         text: str | None = None,
+        asked: np.ndarray | None = None,
         leave_out: Sequence[int] | None = None,
         entries: Entries | None = None,
         words: Postings | None = None,
         memory: Memory | None = None,
     ) -> Evidence:
-        """What the sources say about their best candidates. A remembered query with the same `text` is
-        nearest; `leave_out` are remembered queries that do not count; `entries`, `words` and `memory` stand in for the
-        index's own."""
+        """What the sources say about their best candidates. A remembered query with the same `text` is nearest; `asked`
+        is the table that earlier queries are compared with, if it is not `table`; `leave_out` are remembered queries
+        that do not count; `entries`, `words` and `memory` stand in for the index's own."""
         s, depth = self.settings, max(self.settings.depth, k)
         entries, words = entries or self.entries, words or self.words
         mask = self.rows.mask(None) if mask is None else mask
@@ -228,7 +245,8 @@ class TiedResidual(Retriever):
         by_words = allowed.rows[best_words]
         votes = fusion.Votes.none()
         if s.memory:
-            votes = (self.memory if memory is None else memory).ask(table, mask, leave_out, text)
+            near_by = table if asked is None else asked
+            votes = (self.memory if memory is None else memory).ask(near_by, mask, leave_out, text)
         voted = votes.rows[np.argsort(-votes.shares[:, -2], kind="stable")[:depth]]
         rows = np.unique(np.concatenate([reached[first], by_words, voted]))
         similarity = self._similarities(table, rows, reached, near, entries)
@@ -366,9 +384,12 @@ class TiedResidual(Retriever):
         save_file(self.maker.state(), folder / CODEBOOKS)
         self.entries.save(folder)
         self.memory.save(folder / MEMORY)
-        (folder / WEIGHTS).write_text(json.dumps(self.weights.to_dict(), indent=1) + "\n", encoding="utf-8")
+        said = self.weights.to_dict() | ({"correction": self.correction_record} if self.correction_record else {})
+        (folder / WEIGHTS).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
         if self.words.indexed:
             self.words.save(folder / WORDS)
+        if self.correction is not None:
+            self.correction.save(folder)
 
     def load_files(self, folder: Path) -> None:
         from safetensors.numpy import load_file
@@ -376,8 +397,9 @@ class TiedResidual(Retriever):
         self.maker = TiedQuantizer.from_state(load_file(folder / CODEBOOKS))
         self.entries = Entries.load(folder, self.maker.tree)
         self.memory = Memory.load(folder / MEMORY)
-        self.weights = Weights.from_dict(json.loads((folder / WEIGHTS).read_text(encoding="utf-8")))
-        self.words = self.new_words()
+        said = json.loads((folder / WEIGHTS).read_text(encoding="utf-8"))
+        self.weights, self.correction_record = Weights.from_dict(said), said.get("correction", {})
+        self.words, self.correction = self.new_words(), Correction.load(folder)
         if (folder / WORDS).exists():
             self.words.load(folder / WORDS)
         elif (folder / SCORED_WORDS).exists():

@@ -41,6 +41,9 @@ class TiedResidualSettings(EncoderSettings):
     held_out: int = 1000
     """Maximum number of judged train queries that the weights of the sources are fitted on, each without its own
     memory. Without judged queries, sentences taken out of their documents stand for them."""
+    correction: bool = False
+    """Whether a correction of the query's vector is trained on judged train queries. It begins at zero, and is used as
+    far as held-out ones gain by it."""
     seed: int = 0
     """Random seed of codebooks and of the queries that weights are fitted on."""
 
