@@ -14,8 +14,6 @@ LEGEND = {
     "words": "the part of the score that comes from BM25",
     "memory": "the part of the score that comes from earlier questions and their answers",
     "BM25": "a sum over the words that query and document share; rare words count more",
-    "codes": "the part of the score that comes from the codes of the items",
-    "counts": "the part of the score that comes from how often items followed one another in the log",
     "item score": "log-probability of the item by counts, up to a constant, and what the model adds to it",
     "rules": "counts of what came soon after the items of the history",
     "because of": "items of the history, with what the counts of each add to the score",
@@ -62,10 +60,6 @@ def _earlier(why: Mapping[str, Any]) -> str:
 def _sources(why: Mapping[str, Any]) -> str:
     parts = ", ".join(f"{name} {why[name]:.3f}" for name in ("meaning", "words", "memory"))
     return f"{parts}  (similarity {why['similarity']:.3f}, BM25 {why['bm25']:.2f})"
-
-
-def _codes_and_counts(why: Mapping[str, Any]) -> str:
-    return f"codes {why['codes']:.3f}, counts {why['memory']:.3f}"
 
 
 def _code(why: Mapping[str, Any]) -> str:
@@ -138,7 +132,6 @@ SENTENCES: list[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], str]]] = [
     (("code_score", "level_scores", "beam_rank", "bucket_size"), _code),
     (("words",), _bm25_words),
     (("words",), _code_words),
-    (("codes", "memory"), _codes_and_counts),
     (("because",), _because),
     (("codes", "memory"), _counted),
     (("popularity",), _popularity),

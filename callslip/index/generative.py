@@ -64,7 +64,7 @@ class GenerativeRetriever(Retriever):
     identifiers: Identifiers
     vectors: Any
     """The vector of every document, by row; of no dimensions, [N, 0], if neither model nor ranking reads vectors. An
-    array during a fit, from then on a `VectorTable`; in half precision unless the model reads histories of items."""
+    array during a fit, from then on a `VectorTable`."""
     codes_near: ClassVar[bool] = False
     """Whether new documents get codes by the vectors of present ones."""
 
@@ -107,7 +107,7 @@ class GenerativeRetriever(Retriever):
     def fit(self, corpus: Corpus, checkpoints: Checkpoints | None = None) -> Self:
         self.fresh = Fresh()
         super().fit(corpus, checkpoints)
-        self.vectors = VectorTable.of(self.vectors, None if self.reader.histories else np.float16)
+        self.vectors = VectorTable.of(self.vectors)
         return self
 
     def build(self, corpus: Corpus) -> None:
@@ -441,6 +441,13 @@ class GenerativeRetriever(Retriever):
         """Similarity of the documents of a bucket to the query."""
         return self.reader.similarity(query, rows, self.vectors)
 
+    @property
+    def similarity_weight(self) -> float:
+        """The factor of the similarity under `ranking=sum`."""
+        if self.reader.tied is not None:
+            return self.reader.tied.sharpness
+        return self.settings.history_weight if self.reader.histories else self.settings.similarity_weight
+
     def collect(self, query: ReadQuery, beams: Beams, mask: np.ndarray | None, explain: bool) -> tuple[Found, int]:
         """The documents of the beams' buckets, ranked, and how many of them are within their bucket's limit."""
         rows, beam = candidates.candidates(beams, self.identifiers, mask)
@@ -453,7 +460,7 @@ class GenerativeRetriever(Retriever):
             scores = scores - np.log(sizes)[beam]
         elif s.ranking == "sum" or (s.ranking == "union" and self.reader.tied is not None):
             part = self.reader.code_part(query, beams, self.identifiers)
-            scores = part[beam] + self.reader.similarity_weight * similarity
+            scores = part[beam] + self.similarity_weight * similarity
         elif s.ranking == "union":
             scores = similarity
         order, within = self.order(query, rows, beam, None if s.ranking in ("bucket", "code") else scores, similarity)
@@ -479,9 +486,13 @@ class GenerativeRetriever(Retriever):
         """The order of candidates, and how many are within their bucket's limit: see `candidates.merged`."""
         return candidates.merged(rows, beam, scores, similarity, self.settings.bucket_limit)
 
+    @property
+    def lacks_vectors(self) -> bool:
+        """Whether the index was fitted without vectors, so that nothing can rank by them."""
+        return not self.vectors.shape[1] and len(self.vectors) > 0 and self.reader.tied is None
+
     def adjusted(self, names: frozenset[str]) -> None:
-        without = not self.vectors.shape[1] and len(self.vectors) and self.reader.tied is None
-        if "ranking" in names and self.asks_vectors and without:
+        if "ranking" in names and self.asks_vectors and self.lacks_vectors:
             raise Unsupported(
                 f"ranking={self.settings.ranking} compares vectors, and this index was fitted without them",
                 "Use ranking=code, or fit again with another ranking.",

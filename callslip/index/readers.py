@@ -275,11 +275,6 @@ class VectorReader:
             return self.tied.similarity(query.vector[None], rows)[0]
         return self.document_vectors(vectors)[rows] @ query.vector
 
-    @property
-    def similarity_weight(self) -> float:
-        """The factor of the similarity under `ranking=sum`."""
-        return self.settings.similarity_weight if self.tied is None else self.tied.sharpness
-
     def code_part(self, query: ReadQuery, beams: Beams, identifiers: Identifiers) -> np.ndarray:
         """What codes add to the similarities of their documents under `ranking=sum`, [beams]. With a start, that is
         what the model says of them, as far as it is trusted: the similarity of a document has all of its prior."""
@@ -638,10 +633,6 @@ class HistoryReader(VectorReader):
             return super().similarity(query, rows, vectors)
         found = self.start.log_weights([had(query)], rows)[0]
         return found + self.start.trust * super().similarity(query, rows, vectors) if self.start.trust else found
-
-    @property
-    def similarity_weight(self) -> float:
-        return self.settings.history_weight
 
     @property
     def similarity_name(self) -> str:

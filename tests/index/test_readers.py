@@ -218,7 +218,7 @@ def test_changed_documents_change_the_items():
     made = plan("dsi-semantic", small_log(users=24), BASE | {"items": "text"})
     reader = made.index.reader
     before = reader.document_vectors(made.index.vectors).copy()
-    reader.extend(made.index.vectors[3:5])
+    reader.extend({"vectors": made.index.vectors[3:5]})
     after = reader.document_vectors(made.index.vectors)
     np.testing.assert_allclose(after, np.concatenate([before, before[3:5]]), atol=1e-6)
     reader.keep(np.array([7, 48]))

@@ -431,7 +431,7 @@ def test_nearest_vectors_are_searched_as_the_settings_say(monkeypatch, small_cor
     index = make("dense", {"encoder": "scratch", "index": "exact", "neighbours": 7, "effort": 9}).fit(small_corpus)
     index.search("violin", k=3)
     index.adjust({"effort": 30}).search("violin", k=3)
-    assert asked == [("exact", 7, 9), 9, 30]
+    assert asked == [("exact", 7, 9, None), 9, 30]
 
 
 def test_history_readers_are_the_only_ones_that_read_histories():

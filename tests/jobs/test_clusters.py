@@ -113,8 +113,8 @@ def test_contradictory_options_are_refused(job):
     for options, said in (
         ({"engine": "spark"}, "Engines: local, ray, dask"),
         ({"address": "auto"}, "without an engine"),
-        ({"engine": "ray", "address": "auto", "workers": 2}, "--workers with --address"),
-        ({"engine": "dask", "workers": 0}, "0 workers"),
+        ({"engine": "ray", "address": "auto", "workers": 2}, "--workers and --address exclude each other"),
+        ({"engine": "dask", "workers": 0}, "--workers is 0"),
     ):
         with pytest.raises(BadSetting, match=said):
             api.encode(job, **options)

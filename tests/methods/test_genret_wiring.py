@@ -85,7 +85,7 @@ def states_of(run, phase, codes):
     model = run.index.writer(run.index.reader.shape).eval()
     model.load_state_dict(run.spies.last[phase])
     with torch.no_grad():
-        return model.hidden(torch.from_numpy(run.index.vectors), torch.from_numpy(codes))[:, -1]
+        return model.hidden(torch.from_numpy(np.asarray(run.index.vectors)), torch.from_numpy(codes))[:, -1]
 
 
 def tokens_by_level(run):

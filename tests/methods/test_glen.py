@@ -322,7 +322,7 @@ def index(small_corpus):
 
 def test_codes_are_what_the_model_writes(index, small_corpus):
     with torch.no_grad():
-        logits = index.model(torch.from_numpy(index.vectors), documents=True)
+        logits = index.model(torch.from_numpy(np.asarray(index.vectors)), documents=True)
     np.testing.assert_array_equal(index.codes, logits.argmax(-1))
     np.testing.assert_allclose(index.weights, logits.max(-1).values, atol=1e-4)
     assert index.identifiers.in_row_order()[1].tolist() == index.codes.tolist()

@@ -265,8 +265,8 @@ def test_words_start_as_encoded_texts(small_corpus, phases, monkeypatch):
 def test_texts_start_centred_where_the_words_are(small_corpus):
     index = fit(small_corpus, **UNTRAINED)
     with torch.no_grad():
-        centred = index.model.skip(torch.from_numpy(index.vectors)).numpy()
-    np.testing.assert_allclose(centred, index.vectors - index.vectors.mean(axis=0), atol=1e-5)
+        centred = index.model.skip(torch.from_numpy(np.asarray(index.vectors))).numpy()
+    np.testing.assert_allclose(centred, np.asarray(index.vectors) - np.asarray(index.vectors).mean(axis=0), atol=1e-5)
 
 
 PARTS = ("residual", "pursuit", "strengths")
@@ -286,7 +286,7 @@ def test_levels_start_with_the_strength_of_the_documents_words_or_have_none(smal
 @pytest.mark.parametrize("pursuit", [False, True])
 def test_a_documents_words_are_taken_out_of_its_state_only_in_a_pursuit(small_corpus, phases, pursuit):
     index = fit(small_corpus, start="residual,pursuit" if pursuit else "residual", length=4)
-    vectors = torch.from_numpy(index.vectors)
+    vectors = torch.from_numpy(np.asarray(index.vectors))
     with torch.no_grad():
         query, document = index.model.states(vectors), index.model.states(vectors, documents=True)
     torch.testing.assert_close(query[:, 0], document[:, 0])
@@ -296,9 +296,9 @@ def test_a_documents_words_are_taken_out_of_its_state_only_in_a_pursuit(small_co
 @pytest.mark.parametrize("residual", [False, True])
 def test_untrained_the_states_are_the_centred_vector_only_with_the_residual_connection(small_corpus, residual):
     index = fit(small_corpus, start="residual" if residual else "", **UNTRAINED)
-    centred = torch.from_numpy(index.vectors - index.vectors.mean(axis=0))
+    centred = torch.from_numpy(np.asarray(index.vectors) - np.asarray(index.vectors).mean(axis=0))
     with torch.no_grad():
-        states = index.model.states(torch.from_numpy(index.vectors))
+        states = index.model.states(torch.from_numpy(np.asarray(index.vectors)))
     same = torch.nn.functional.cosine_similarity(states, centred[:, None], dim=-1)
     assert bool((same > 0.999).all()) == residual and (index.model.skip is None) != residual
 
@@ -396,6 +396,7 @@ def test_the_seed_makes_the_weights(small_corpus):
 
 def test_the_first_phase_learns_the_keywords_from_queries_and_from_documents(small_corpus, phases):
     index = fit(small_corpus, noise=0, length=3, keyword_epochs=1, epochs=0)
+    index.vectors = np.asarray(index.vectors)  # as during a fit
     texts, chosen = training.Training(index, small_corpus).texts, phases[0].batch_lists[0][0]
     keywords = keyword_codes(small_corpus, 3)
     number = {word: token for token, word in enumerate(index.vocabulary)}
@@ -419,6 +420,7 @@ def test_noise_of_that_norm_is_added_to_all_but_the_documents_of_refinement(
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)  # the noise is the same for all: noise / sqrt(dim)
     calls = spy(model.LexicalWriter, "states")
     index = fit(small_corpus, noise=noise, start=PARTS[:2], keyword_epochs=1, epochs=1)
+    index.vectors = np.asarray(index.vectors)  # as during a fit
     texts = training.Training(index, small_corpus).texts
     in_training = [call for call in calls if not torch.is_inference(call["vectors"])]
     first, second = phases[0].batch_lists[0][0], phases[1].batch_lists[0][0]

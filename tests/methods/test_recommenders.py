@@ -22,6 +22,7 @@ from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, n
 from callslip.methods.sasrec import next_items
 from callslip.methods.seqrules import SeqRules, SeqRulesSettings, rules
 from callslip.methods.transitions import Transitions, TransitionsSettings, steps, walks
+from callslip.search.vector_table import VectorTable
 
 logs = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=6)
 
@@ -212,7 +213,7 @@ def test_tiger_tells_items_of_a_code_apart_and_puts_a_new_one_beside_the_nearest
     index.add([Document("twin", same.text, same.title)])
     codes = index.identifiers.in_row_order()[1]
     assert codes[-1].tolist() == codes[0].tolist()  # of all items with its token, this is the nearest
-    index.vectors[:] = 0
+    index.vectors = VectorTable(np.zeros(index.vectors.shape, np.float32))
     assert index._place(np.array([99]), np.zeros(1)) == 0  # a token that nobody has
     shared = make("tiger", quick | {"width": 8, "length": 1, "collisions": "bucket"}).fit(log)
     assert shared.identifiers.length == 1 and shared.identifiers.unique <= 8

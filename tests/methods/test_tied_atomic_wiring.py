@@ -439,7 +439,7 @@ def test_a_tuned_encoder_starts_as_the_frozen_one_and_is_trained(small_corpus, t
     texts = [document.content for document in small_corpus]
     np.testing.assert_allclose(untrained.vectors, frozen.encode(texts), atol=1e-5)
     trained = read_by(small_corpus, tiny, "tuned", encoder_learning_rate=1e-2, seq2seq_length=64)
-    assert np.abs(trained.vectors - untrained.vectors).max() > 0.01
+    assert np.abs(np.asarray(trained.vectors) - np.asarray(untrained.vectors)).max() > 0.01
     np.testing.assert_allclose(trained.vectors, trained.project(trained.reader.text_inputs(texts)), atol=1e-5)
 
 

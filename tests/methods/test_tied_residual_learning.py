@@ -257,7 +257,7 @@ def test_queries_that_were_learned_are_noted_in_an_evaluation(path):
     notes = api.evaluate(index, corpus).notes
     assert not any("learned" in note for note in notes)
     callslip.learn(index, [(STRANGE, "otter/river")])
-    noted = "1 of 2 queries of this split has been learned: the index was told the answers."
+    noted = "1 of 2 queries of this split has been learned: the index knows their answers."
     assert noted in api.evaluate(index, corpus).notes
     assert noted not in api.evaluate(index.adjust({"memory": False}), corpus).notes
 

@@ -87,7 +87,7 @@ def test_random_codes_are_those_of_the_seed_and_cannot_be_extended(small_corpus)
 
 def test_new_documents_get_the_likeliest_tokens_one_after_the_other(small_corpus):
     index = plan_uri(small_corpus).index
-    model, vectors = index.model, torch.from_numpy(index.vectors)
+    model, vectors = index.model, torch.from_numpy(np.asarray(index.vectors))
     with torch.no_grad():
         model.tokens[0].weight.mul_(200)  # untrained, the second token would hardly depend on the first
         blank = torch.zeros((40, 2), dtype=torch.int64)
@@ -403,7 +403,7 @@ def test_the_rankers_softmax_is_over_the_negatives_asked_for(planned, softmax):
     for side in (maps.query_side, maps.item_side):
         torch.nn.init.normal_(side.weight, std=0.1)
     numbers, others = phase.first()
-    rows, vectors = made.examples.rows_of(numbers), torch.from_numpy(made.index.vectors)
+    rows, vectors = made.examples.rows_of(numbers), torch.from_numpy(np.asarray(made.index.vectors))
     others[:9, :1] = rows[:9, None]  # negatives that are the right item do not count
     torch.manual_seed(3)
     with torch.no_grad():
@@ -525,7 +525,7 @@ def test_hits_are_ranked_by_the_trained_ranker_and_so_are_those_of_a_saved_index
     text = "where is the violin with music3"
     with torch.no_grad():
         query = maps.queries(torch.from_numpy(trained.texts.encode([text])))
-        scores = (maps.items(torch.from_numpy(trained.vectors)) @ query.T)[:, 0]
+        scores = (maps.items(torch.from_numpy(np.asarray(trained.vectors))) @ query.T)[:, 0]
     best = scores.argsort(descending=True)
     trained.save(tmp_path / "index")
     for index in (trained, load(tmp_path / "index")):

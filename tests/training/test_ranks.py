@@ -117,7 +117,7 @@ def test_a_job_is_trained_by_two_processes_as_by_one(two, beir, tmp_path):
     assert two.of("job") == {"trained": True, "said": ["training dsi-semantic on 2 processes: 24 examples a step"]}
     assert two.of("job", 1) == {"trained": True, "said": []}  # the first alone prints
     api.plan(beir, tmp_path / "job", "dsi-semantic", settings=SETTINGS | {"noise": 0.0}, shard_rows=15)
-    with pytest.raises(CallslipError, match="is not yet"):
+    with pytest.raises(CallslipError, match="is not trained yet"):
         api.build(tmp_path / "job", tmp_path / "index")
     assert api.train(tmp_path / "job") and not api.train(tmp_path / "job")
     one, both = (api.build(job, tmp_path / name) for name, job in (("a", tmp_path / "job"), ("b", two.folder / "job")))
