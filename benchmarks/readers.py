@@ -26,27 +26,26 @@ from callslip.runtime.versions import versions
 DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 RESULTS = Path(__file__).parent / "results"
 MEASURES = ["nDCG@10", "R@10", "Success@1"]
-LENGTH = 48
+LENGTH = 32
 TEXTS = {"training_texts": ["document", "title"], "backend": "torch", "seed": 0}
-TITLES = {"training_texts": ["title"]}
 TUNED = {"train_encoder": "top", "encoder_learning_rate": 5e-5, "seq2seq_length": LENGTH, "noise": 0.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tied-atomic": ("tied-atomic", TITLES | {"epochs": 6, "batch_size": 64}),
-    "glen": ("glen", {"length": 8, "keyword_epochs": 2, "epochs": 3, "epoch_pairs": None, "batch_size": 64}),
+    "tied-atomic": ("tied-atomic", {"epochs": 3, "batch_size": 64}),
+    "glen": ("glen", {"length": 8, "keyword_epochs": 1, "epochs": 2, "epoch_pairs": None, "batch_size": 64}),
     "genret": (
         "genret",
-        {"width": 64, "length": 2, "level_epochs": 2, "level_steps": 50, "epochs": 8, "batch_size": 64,
+        {"width": 64, "length": 2, "level_epochs": 1, "level_steps": 50, "epochs": 4, "batch_size": 64,
          "learning_rate": 1e-3},
     ),
     "asi++": (
         "asi++",
-        {"width": 32, "length": 3, "epochs": 4, "writing_epochs": 8, "batch_size": 128, "learning_rate": 1e-3},
+        {"width": 32, "length": 3, "epochs": 2, "writing_epochs": 4, "batch_size": 128, "learning_rate": 1e-3},
     ),
 }  # fmt: skip
 CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
     "bm25": ("bm25", {}),
     "dense": ("dense", {"backend": "torch"}),
-    "dual encoder, tuned": ("dense-trained", TEXTS | TITLES | TUNED | {"epochs": 6, "batch_size": 64}),
+    "dual encoder, tuned": ("dense-trained", TEXTS | TUNED | {"epochs": 3, "batch_size": 64}),
 }
 
 
