@@ -263,7 +263,7 @@ def test_the_url_holds_query_hits_beam_and_explanation(one, visit):
     page.keyboard.press("Enter")  # this query is worth a step back
     page.select_option("#k", "5")
     page.select_option("#beam", "20")
-    page.wait_for_function("document.querySelectorAll('.hit').length === 5")
+    page.wait_for_function("() => document.querySelectorAll('.hit').length === 5")
     ask(page, "the flute with music4")
     page.locator(".hit button").first.click()
     page.wait_for_selector(".explained")
