@@ -1,8 +1,8 @@
 """Where a trained recommender begins: at what counting knows of the log, and how far beyond it the model is trusted.
 
 The score of an item is log p0(item | history) + trust · what the model says. p0 comes from counts alone; the trust is
-chosen on training items that neither the model nor the counts have seen, so that an index is never below its
-beginning: with trust 0 it ranks as the counts do.
+chosen on training items that neither the model nor the counts have seen, so that on those an index is never
+below its beginning: with trust 0 it ranks as the counts do.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The score of a document is log p0(document | query) + trust · log-probability of its code. p0 is proportional to
 exp(sharpness · q·d̂), where d̂ comes from codes alone: the method's own tokens, each of which stands for the mean of its
 documents' vectors, and product levels that code what these leave and rank inside a bucket. Sharpness and trust are
-chosen on queries that the model was not trained on, so that an index is never below its beginning: with trust 0 it
-ranks by q·d̂.
+chosen on queries that the model was not trained on, so that on those an index is never below its beginning: with trust
+0 it ranks by q·d̂.
 """
 
 from __future__ import annotations
