@@ -82,6 +82,9 @@ class ColdStart:
             return pooled(self._bert(ids, mask), mask, self.pooling)
         return self.in_torch()(ids, mask)
 
+    def with_states(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.in_torch().with_states(ids, mask)
+
     @property
     def model(self) -> Any:
         """The model in torch."""

@@ -22,6 +22,7 @@ from callslip.encoders.modules import Kind, Prompts
 from callslip.encoders.pretrained import Checkpoint, open_checkpoint
 from callslip.encoders.scratch import DEFAULTS as SCRATCH
 from callslip.encoders.scratch import HashedWords, scratch_settings
+from callslip.encoders.segments import Segments, segment
 from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.runtime import plugins
 from callslip.runtime.process import one_thread
@@ -37,6 +38,8 @@ OURS = ("bge-small", "granite", "minilm")
 """Encoders with a short name; no plugin takes their place."""
 FLOAT = frozenset({"granite"})
 """Encoders that "auto" keeps in float32: int8 costs granite 0.006 nDCG@10 on part of SciFact, and MiniLM nothing."""
+BATCH = 32
+"""Most texts of a batch."""
 WINDOW = 8192
 """Number of texts that are tokenised and sorted together: many enough for little padding, few enough for memory."""
 CHARACTERS_PER_TOKEN = 100
@@ -116,6 +119,10 @@ class Runner(Protocol):
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray: ...
 
+    def with_states(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same vectors, and the states of all tokens, [b, t, d]."""
+        ...
+
 
 class Encoder(ABC):
     """Texts to L2-normalised vectors."""
@@ -130,6 +137,8 @@ class Encoder(ABC):
     worth_caching: bool = True
     prompts: Prompts = Prompts()
     """What is written before queries and documents."""
+    has_segments: bool = False
+    """Whether `segmented` gives segments of texts, see `callslip.encoders.segments`."""
 
     def prompted(self, texts: Sequence[str], kind: Kind) -> Sequence[str]:
         """Texts with the prompt of their kind before them. The cache's keys are made of these, so that it never takes
@@ -142,7 +151,7 @@ class Encoder(ABC):
         texts: Sequence[str],
         *,
         kind: Kind = "plain",
-        batch_size: int = 32,
+        batch_size: int = BATCH,
         progress: str | Callable[[int], Any] | None = None,
     ) -> np.ndarray:
         """Vectors float32 [n, dim], row i for text i. `progress` describes the progress bar, or is called with the
@@ -161,6 +170,12 @@ class Encoder(ABC):
                 vectors[rows] = found
                 count(len(rows))
         return self._normalised(vectors)
+
+    def segmented(
+        self, texts: Sequence[str], most: int, *, kind: Kind = "plain", progress: Callable[[int], Any] | None = None
+    ) -> tuple[np.ndarray, Segments]:
+        """Vectors as of `encode`, and at most `most` segments of each text, of the same pass."""
+        raise Unsupported(f"the encoder {self.name!r} gives texts one vector each", "Use one that pools by the mean.")
 
     def _normalised(self, vectors: np.ndarray) -> np.ndarray:
         if not np.isfinite(vectors).all():
@@ -190,6 +205,7 @@ class TransformerEncoder(Encoder):
         )
         if self.dim != checkpoint.dim:
             self.fingerprint += f" dim={self.dim}"
+        self.has_segments = checkpoint.pooling == "mean" and not checkpoint.modules
         self.runner, self.pad_id = runner, checkpoint.pad_id
         self.tokenizer = checkpoint.tokenizer
         # Set only once: threads share the tokenizer, and changing it while another thread uses it fails.
@@ -203,12 +219,35 @@ class TransformerEncoder(Encoder):
         clean = [_SURROGATES.sub("\ufffd", text[:limit]) for text in texts]
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
 
+    def segmented(
+        self, texts: Sequence[str], most: int, *, kind: Kind = "plain", progress: Callable[[int], Any] | None = None
+    ) -> tuple[np.ndarray, Segments]:
+        if not self.has_segments:
+            return super().segmented(texts, most, kind=kind)
+        texts = self.prompted(texts, kind)
+        vectors = np.empty((len(texts), self.dim), np.float32)
+        parts: list[np.ndarray] = [np.zeros(0)] * len(texts)
+        for rows, ids, mask in self._padded_batches(texts, BATCH):
+            found, states = self.runner.with_states(ids, mask)
+            vectors[rows] = found[:, : self.dim]
+            for row, own, length in zip(rows, states, mask.sum(axis=1).tolist(), strict=True):
+                parts[row] = segment(own[:length, : self.dim], most)
+            if progress is not None:
+                progress(len(rows))
+        return self._normalised(vectors), Segments.of(parts, self.dim)
+
     def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+        for rows, ids, mask in self._padded_batches(texts, batch_size):
+            yield rows, self.runner(ids, mask)[:, : self.dim]
+
+    def _padded_batches(
+        self, texts: Sequence[str], batch_size: int
+    ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+        """Batches of rows with their ids and mask."""
         for start in range(0, len(texts), WINDOW):
             ids = self.tokens(texts[start : start + WINDOW])
             for rows in batches_by_length([len(one) for one in ids], batch_size, self.runner.batch_tokens):
-                vectors = self.runner(*padded([ids[row] for row in rows], self.pad_id))
-                yield [start + row for row in rows], vectors[:, : self.dim]
+                yield [start + row for row in rows], *padded([ids[row] for row in rows], self.pad_id)
 
 
 class ScratchEncoder(Encoder):
@@ -269,13 +308,17 @@ class TorchRunner:
         self.batch_tokens = 2048 if device.type == "cpu" else 65_536
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return self.with_states(ids, mask)[0]
+
+    def with_states(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         import torch
 
         # One thread is as fast as two for a short batch, and unaffected by other processes.
         few = one_thread() if ids.size <= cold_start.SHORT and self.device.type == "cpu" else nullcontext()
         with torch.inference_mode(), few:
-            found = self.model(torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device))
-            return found.float().cpu().numpy()
+            tokens, kept = torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
+            states = self.model.states(tokens, kept)
+            return self.model.pooled(states, kept).float().cpu().numpy(), states.float().cpu().numpy()
 
 
 def load_encoder(
@@ -444,6 +487,31 @@ class TextVectors:
                 "Give vectors of all documents: --vectors FILE (vectors=).",
             )
         return self.cached([document.content for document in some], progress, "document")
+
+    def segments(self, documents: Iterable[Document], most: int, progress: str) -> tuple[np.ndarray, Segments]:
+        """Unit vectors of documents, and at most `most` segments of each. There are none where vectors are given, or
+        where the encoder has none."""
+        some = list(documents)
+        if not most or not self.segmentable:  # given ones are found by doc_id
+            vectors = self.documents(some, progress)
+            return vectors, Segments.none(len(some), vectors.shape[1])
+        return self.segmented([document.content for document in some], most, progress)
+
+    def segmented(self, texts: Sequence[str], most: int, progress: str) -> tuple[np.ndarray, Segments]:
+        """Unit vectors of the texts of documents, and at most `most` segments of each, from the encoder; cached."""
+        from callslip.encoders.vector_cache import cached_segments
+
+        if not most:
+            vectors = self.cached(texts, progress, "document")
+            return vectors, Segments.none(len(texts), vectors.shape[1])
+        if not self.use_cache:
+            return self.encoder.segmented(texts, most, kind="document")
+        return cached_segments(self.encoder, self.encoder.prompted(texts, "document"), most, progress=progress)
+
+    @property
+    def segmentable(self) -> bool:
+        """Whether documents that are encoded here may have segments."""
+        return self.given.documents is None and self.settings.encoder != GIVEN and self.encoder.has_segments
 
     def training(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors of the texts that stand for queries in training, [n, dim]."""

@@ -25,7 +25,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +39,9 @@ from callslip.runtime import durable
 from callslip.runtime.cache import cache_folder
 
 RECIPE = "int8-1"
-"""Version of the export, part of the file name and of the encoder's fingerprint; change it if the graph changes."""
+"""Version of the export, part of the file name and of the encoder's fingerprint; change it if the vectors change."""
+OUTPUTS = ("vectors", "states")
+"""What the graph gives: the vector of each text, and the states of its tokens. What is not asked for costs nothing."""
 
 GPU_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Linux device files of GPUs that torch might use: NVIDIA, AMD, and WSL."""
@@ -77,11 +79,21 @@ class OnnxRunner:
         self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        rows = [
-            self.session.run(None, {"input_ids": one[None, :length], "attention_mask": kept[None, :length]})[0]
+        return np.concatenate([found[0] for found in self._run(ids, mask, OUTPUTS[:1])])
+
+    def with_states(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = self._run(ids, mask, OUTPUTS)
+        states = np.zeros((*ids.shape, found[0][1].shape[-1]), np.float32)
+        for row, (_, own) in zip(states, found, strict=True):
+            row[: own.shape[1]] = own[0]
+        return np.concatenate([vector for vector, _ in found]), states
+
+    def _run(self, ids: np.ndarray, mask: np.ndarray, outputs: Sequence[str]) -> list[Any]:
+        """The outputs of each text."""
+        return [
+            self.session.run(outputs, {"input_ids": one[None, :length], "attention_mask": kept[None, :length]})
             for one, kept, length in zip(ids, mask, mask.sum(axis=1))
         ]
-        return np.concatenate(rows)
 
 
 def threads() -> int:
@@ -101,7 +113,8 @@ def open_runner(checkpoint: Checkpoint) -> OnnxRunner:
     folder = cache_folder()
     if folder is None:
         return OnnxRunner(export(checkpoint))
-    key = hashlib.sha256(f"{checkpoint.weights} {checkpoint.pooling} {RECIPE}".encode()).hexdigest()[:32]
+    described = f"{checkpoint.weights} {checkpoint.pooling} {RECIPE} {' '.join(OUTPUTS)}"
+    key = hashlib.sha256(described.encode()).hexdigest()[:32]
     graph = read_graph(folder / "onnx", key)
     if graph is None:
         graph = export(checkpoint)
@@ -134,7 +147,8 @@ def keep_graph(folder: Path, key: str, graph: bytes) -> None:
 
 
 def export(checkpoint: Checkpoint) -> bytes:
-    """The checkpoint as an int8 graph: input_ids and attention_mask, int64 [b, t], to pooled vectors [b, dim]."""
+    """The checkpoint as an int8 graph: input_ids and attention_mask, int64 [b, t], to pooled vectors [b, dim] and
+    states [b, t, d]."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -158,11 +172,11 @@ def export(checkpoint: Checkpoint) -> bytes:
 def _export_plain(checkpoint: Checkpoint, path: Path) -> None:
     import torch
 
-    from callslip.encoders.pooling import PooledModel
+    from callslip.encoders.pooling import PooledModel, WithStates
     from callslip.encoders.smoothing import smooth
 
     smoothed = smooth(checkpoint.load_model(), checkpoint.tokenizer)
-    model = PooledModel(smoothed, checkpoint.pooling, checkpoint.load_modules())
+    model = WithStates(PooledModel(smoothed, checkpoint.pooling, checkpoint.load_modules()))
     ids = torch.full((2, 7), 5, dtype=torch.int64)
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
@@ -177,7 +191,7 @@ def _export_plain(checkpoint: Checkpoint, path: Path) -> None:
             dynamo=True,
             verbose=False,
             input_names=["input_ids", "attention_mask"],
-            output_names=["vectors"],
+            output_names=list(OUTPUTS),
             dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: length}),
         )
     assert program is not None

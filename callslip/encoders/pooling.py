@@ -44,6 +44,18 @@ class PooledModel(torch.nn.Module):
         return vectors if self.after is None else self.after(vectors)
 
 
+class WithStates(torch.nn.Module):
+    """A pooled model that gives the states of the tokens beside the vectors, from one pass."""
+
+    def __init__(self, model: PooledModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.model.states(input_ids, attention_mask)
+        return self.model.pooled(states, attention_mask), states
+
+
 class Projection(torch.nn.Module):
     """A linear layer after the pooling. A product of matrices, since the quantiser fails on the Gemm node that a
     `Linear` of single vectors is exported to."""

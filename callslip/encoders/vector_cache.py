@@ -15,12 +15,13 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from callslip.encoders.segments import UNIT, Segments
 from callslip.errors import CallslipError
 from callslip.runtime.cache import cache_folder
 from callslip.runtime.progress import counting
@@ -60,23 +61,38 @@ class FeatureCache:
 
     def get(self, keys: Sequence[bytes], dim: int) -> dict[bytes, np.ndarray]:
         """The valid cached vectors, by key."""
+        return {key: np.frombuffer(blob, "<f4") for key, blob in self._blobs(keys) if len(blob) == 4 * dim}
 
-        def read(connection: sqlite3.Connection) -> dict[bytes, np.ndarray]:
-            found: dict[bytes, np.ndarray] = {}
+    def get_segments(self, keys: Sequence[bytes], dim: int) -> dict[bytes, np.ndarray]:
+        """The valid cached segments of texts, int8 [s, dim], by key."""
+        blobs = self._blobs(keys)
+        return {key: np.frombuffer(blob, np.int8).reshape(-1, dim) for key, blob in blobs if len(blob) % dim == 0}
+
+    def _blobs(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """The keys that are there, with what is stored under them and is not damaged."""
+
+        def read(connection: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+            found: list[tuple[bytes, bytes]] = []
             for start in range(0, len(keys), _READ):
                 part = keys[start : start + _READ]
                 marks = ",".join("?" * len(part))
                 rows = connection.execute(f"SELECT key, checksum, vector FROM vectors WHERE key IN ({marks})", part)
-                for key, checksum, vector in rows:
-                    if isinstance(vector, bytes) and len(vector) == 4 * dim and _checksum(key, vector) == checksum:
-                        found[key] = np.frombuffer(vector, "<f4")
+                for key, checksum, blob in rows:
+                    if isinstance(blob, bytes) and _checksum(key, blob) == checksum:
+                        found.append((key, blob))
             return found
 
-        return self._try(read, {})
+        return self._try(read, [])
 
     def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
         """Store row i of `vectors` under key i, in one transaction."""
-        blobs = [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]
+        self._put(keys, [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors])
+
+    def put_segments(self, keys: Sequence[bytes], segments: Segments) -> None:
+        """Store the segments of text i under key i."""
+        self._put(keys, [segments[text].tobytes() for text in range(len(segments))])
+
+    def _put(self, keys: Sequence[bytes], blobs: Sequence[bytes]) -> None:
         rows = [(key, _checksum(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
 
         def write(connection: sqlite3.Connection) -> None:
@@ -199,12 +215,42 @@ def cached_encode(
     place_of = {key: place for place, key in enumerate(keys)}  # not the texts, which may be on disk
     known = cache.get(list(place_of), encoder.dim)
     cache.reused += len(known)
-    # Longest first, which reduces padding.
-    order = sorted((key for key in place_of if key not in known), key=lambda key: -len(texts[place_of[key]]))
+    for part, count in _chunks([key for key in place_of if key not in known], place_of, texts, progress):
+        vectors = encoder.encode([texts[place_of[key]] for key in part], batch_size=batch_size, progress=count)
+        cache.put(part, vectors)
+        known.update(zip(part, vectors))
+    return np.stack([known[key] for key in keys]).astype(np.float32, copy=False)
+
+
+def cached_segments(
+    encoder: Any, texts: Sequence[str], most: int, cache: FeatureCache | None = None, progress: str | None = None
+) -> tuple[np.ndarray, Segments]:
+    """`encoder.segmented(texts, most)` through the cache, as `cached_encode`."""
+    cache = shared_cache() if cache is None else cache
+    if not texts or not cache.enabled or not encoder.worth_caching:
+        with counting(progress, len(texts)) as count:
+            return encoder.segmented(texts, most, progress=count)
+    keys = [feature_key(encoder.fingerprint, text) for text in texts]
+    place_of = {key: place for place, key in enumerate(keys)}
+    own = {key: feature_key(f"{encoder.fingerprint} segments={most}x{UNIT}", texts[at]) for key, at in place_of.items()}
+    known, parts = cache.get(list(place_of), encoder.dim), cache.get_segments(list(own.values()), encoder.dim)
+    missing = [key for key in place_of if key not in known or own[key] not in parts]
+    cache.reused += len(place_of) - len(missing)
+    for some, count in _chunks(missing, place_of, texts, progress):
+        vectors, segments = encoder.segmented([texts[place_of[key]] for key in some], most, progress=count)
+        cache.put(some, vectors)
+        cache.put_segments([own[key] for key in some], segments)
+        known.update(zip(some, vectors))
+        parts.update((own[key], segments[at]) for at, key in enumerate(some))
+    vectors = np.stack([known[key] for key in keys]).astype(np.float32, copy=False)
+    return vectors, Segments.of((parts[own[key]] for key in keys), encoder.dim)
+
+
+def _chunks(
+    keys: list[bytes], place_of: Mapping[bytes, int], texts: Sequence[str], progress: str | None
+) -> Iterator[tuple[list[bytes], Callable[[int], Any]]]:
+    """The keys of texts that have to be encoded, a few hundred at a time, with what counts the texts done."""
+    order = sorted(keys, key=lambda key: -len(texts[place_of[key]]))  # longest first, which reduces padding
     with counting(progress if order else None, len(order)) as count:
         for start in range(0, len(order), CHUNK):
-            part = order[start : start + CHUNK]
-            vectors = encoder.encode([texts[place_of[key]] for key in part], batch_size=batch_size, progress=count)
-            cache.put(part, vectors)
-            known.update(zip(part, vectors))
-    return np.stack([known[key] for key in keys]).astype(np.float32, copy=False)
+            yield order[start : start + CHUNK], count

@@ -33,10 +33,10 @@ class TiedQuantizer:
     """Codes of `length` tokens, of which the first `tree` are residual levels and the others product levels."""
 
     def __init__(self, length: int = 64, tree: int = 1, width: int = WIDTH, seed: int = 0) -> None:
-        if not 1 <= tree <= length or not 1 <= width <= WIDTH:
+        if not 0 <= tree <= length or length < 1 or not 1 <= width <= WIDTH:
             raise BadSetting(
                 f"invalid tied codes: length {length}, tree {tree}, width {width}",
-                f"Use 1 <= tree <= length and a width of 1 to {WIDTH}.",
+                f"Use 0 <= tree <= length and a width of 1 to {WIDTH}.",
             )
         self.length, self.tree, self.width, self.seed = length, tree, width, seed
         self.codebooks: list[np.ndarray] = []
@@ -47,6 +47,8 @@ class TiedQuantizer:
 
     @property
     def dim(self) -> int:
+        if self.axes:
+            return len(self.rotation)
         return self.codebooks[0].shape[1] if self.codebooks else 0
 
     @property
@@ -149,17 +151,18 @@ class TiedQuantizer:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """Reconstructed vectors of the codes, unit length, [N, D]."""
-        vectors = self._decode(codes)
+        vectors = self.sums(codes)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
     def scales(self, codes: np.ndarray) -> np.ndarray:
         """The factor that makes each code's reconstruction a unit vector, float16 [N]."""
         norms = np.empty(len(codes), np.float32)
         for start in range(0, len(codes), 8192):
-            norms[start : start + 8192] = np.linalg.norm(self._decode(codes[start : start + 8192]), axis=1)
+            norms[start : start + 8192] = np.linalg.norm(self.sums(codes[start : start + 8192]), axis=1)
         return (1.0 / np.maximum(norms, 1e-3)).astype(np.float16)
 
-    def _decode(self, codes: np.ndarray) -> np.ndarray:
+    def sums(self, codes: np.ndarray) -> np.ndarray:
+        """The sums of what the tokens of codes stand for, before they are scaled to unit length, [N, D]."""
         vectors = np.zeros((len(codes), self.dim), np.float32)
         for level in range(self.tree):
             vectors += self.codebooks[level][codes[:, level]]

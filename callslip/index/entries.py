@@ -191,11 +191,14 @@ class Entries:
         np.maximum.at(best, place, scores)
         return rows, best
 
-    def scores_of_rows(self, table: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The best score of each of these rows."""
+    def scores_of_rows(self, table: np.ndarray, rows: np.ndarray, texts: bool = False) -> np.ndarray:
+        """The best score of each of these rows, or that of its whole text."""
         best = np.full(len(rows), -np.inf, np.float32)
         for first, layer in zip(self._firsts, self.layers, strict=False):
             entries, places = layer.of_rows(rows)
+            if texts:
+                whole = layer.texts[entries]
+                entries, places = entries[whole], places[whole]
             np.maximum.at(best, places, self.scores(table, entries + first))
         return best
 

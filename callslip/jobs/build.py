@@ -75,6 +75,7 @@ def check_parts(job: Job) -> None:
 
 def coded(job: Job) -> Coded:
     """The codes of all parts, in the order of the rows: read a part at a time."""
+    from callslip.index.segment_table import SegmentTable
     from callslip.methods.tied_residual import Coded
 
     def blocks() -> Iterator[Block]:
@@ -86,7 +87,14 @@ def coded(job: Job) -> Coded:
                     elif name in part:
                         yield part[name], part[owners], False
 
-    return Coded(job.maker(), blocks)
+    def segments() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for shard in job.shards:
+            with np.load(job.path / PARTS / f"{shard.part}.npz", allow_pickle=False) as part:
+                yield part["segments"], part["segment_scales"], part["segment_counts"]
+
+    maker, segment_maker = job.makers()
+    table = None if segment_maker is None else SegmentTable.of_blocks(segments)
+    return Coded(maker, blocks, segment_maker, table)
 
 
 def _check_encoder(job: Job, retriever: TiedResidual) -> None:

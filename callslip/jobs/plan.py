@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from callslip.corpus.documents import NO_METADATA, Corpus, Document, Query
+from callslip.encoders.segments import Segments
 from callslip.errors import BadInput, BadSetting, CallslipError, Unsupported
 from callslip.methods import DEFAULT, make
 from callslip.runtime import durable
@@ -30,6 +31,7 @@ from callslip.settings import to_dict
 
 if TYPE_CHECKING:
     from callslip.corpus.stream import CorpusStream, Placed
+    from callslip.identifiers.segment_codes import SegmentQuantizer
     from callslip.identifiers.tied import TiedQuantizer
     from callslip.methods.tied_residual import TiedResidual
 
@@ -108,15 +110,16 @@ class Job:
         """An unfitted index of a method that is trained, with the settings of the plan."""
         return trainable(self.plan["method"], self.plan["settings"], None)
 
-    def maker(self) -> TiedQuantizer:
+    def makers(self) -> tuple[TiedQuantizer, SegmentQuantizer | None]:
+        """The quantisers of documents and of their segments."""
         from safetensors.numpy import load_file
 
-        from callslip.identifiers.tied import TiedQuantizer
+        from callslip.methods.tied_residual import makers
 
         wrong = durable.problem_with(self.path / CODEBOOKS, self.plan["maker"])
         if wrong:
             raise CallslipError(f"{self.path / CODEBOOKS}: {wrong}", "Restore it, or plan the job again.")
-        return TiedQuantizer.from_state(load_file(self.path / CODEBOOKS))
+        return makers(load_file(self.path / CODEBOOKS))
 
     def documents(self, shard: Shard) -> list[Document]:
         """The documents of a shard, checked against the plan."""
@@ -354,10 +357,12 @@ def _learn(draft: Path, job: Job, retriever: TiedResidual) -> dict[str, Any]:
     are those of a fit in one piece, so the codebooks are its, too."""
     from safetensors.numpy import save
 
+    from callslip.methods.tied_residual import codebooks
+
     retriever.texts.use_cache = False
     fingerprint = encoder_print(retriever, job.given)
     dim = job.vectors(job.shards[0]).shape[1] if job.given else retriever.texts.encoder.dim
-    maker = retriever.new_maker(job.rows, dim)
+    retriever.maker = maker = retriever.new_maker(job.rows, dim)
     wanted = maker.sample(job.rows)
     found = []
     for shard in job.shards:
@@ -366,23 +371,28 @@ def _learn(draft: Path, job: Job, retriever: TiedResidual) -> dict[str, Any]:
             documents = job.documents(shard)
             some = [documents[row - shard.first] for row in rows.tolist()]
             found.append(encoded(job, retriever, shard, some, rows - shard.first))
-    maker.learn(np.concatenate(found), job.rows)
-    entry = durable.write(draft / CODEBOOKS, save(maker.state()))
+    vectors = np.concatenate([one for one, _ in found])
+    maker.learn(vectors, job.rows)
+    segments = Segments.joined([one for _, one in found])
+    of_segments = None if job.given else retriever.new_segment_maker(maker.assign(vectors), segments)
+    entry = durable.write(draft / CODEBOOKS, save(codebooks(maker, of_segments)))
     return {"encoder": fingerprint, "maker": entry, "sample": len(wanted), "dim": dim}
 
 
 def encoded(
     job: Job, retriever: Any, shard: Shard, documents: list[Document], rows: np.ndarray | None = None
-) -> np.ndarray:
-    """Unit vectors of documents of a shard, float32: the given ones, or the encoder's. `rows` are those of the
-    documents in the shard; None means all."""
+) -> tuple[np.ndarray, Segments]:
+    """Unit vectors of documents of a shard, float32: the given ones, or the encoder's; and their segments. `rows` are
+    those of the documents in the shard; None means all."""
     if not job.given:
-        return retriever.texts.documents(documents, "encoding documents")
+        most = getattr(retriever.settings, "segments", 0)
+        return retriever.texts.segments(documents, most, "encoding documents")
     from callslip.encoders.given import GivenVectors
 
     vectors = job.vectors(shard)
     vectors = vectors if rows is None else vectors[rows]
-    return GivenVectors([document.doc_id for document in documents], vectors, shard.place).vectors
+    found = GivenVectors([document.doc_id for document in documents], vectors, shard.place).vectors
+    return found, Segments.none(len(found), found.shape[1])
 
 
 def _open_vectors(path: Path) -> np.ndarray:

@@ -69,7 +69,7 @@ class Worker:
         self.retriever: Any = job.learner() if job.trained else job.retriever()
         self.retriever.texts.use_cache = False  # the same bytes, whatever was encoded before
         if not job.trained:
-            self.retriever.maker = job.maker()
+            self.retriever.maker, self.retriever.segment_maker = job.makers()
 
     def run(self, number: int) -> bool:
         """Make a part; False if it was there."""
@@ -91,17 +91,17 @@ class Worker:
         return True
 
     def arrays(self, shard: Shard) -> dict[str, np.ndarray]:
-        """Vectors in 16 bits and codes of the documents of a shard, and of their passages; vectors alone if the codes
-        are made in training."""
+        """Vectors in 16 bits and codes of the documents of a shard, and of their segments and passages; vectors alone
+        if the codes are made in training."""
         documents = self.job.documents(shard)
-        vectors = encoded(self.job, self.retriever, shard, documents)
+        vectors, segments = encoded(self.job, self.retriever, shard, documents)
         if self.job.trained:
             return {"vectors": vectors.astype(np.float16)}
-        maker = self.retriever.maker
-        arrays: dict[str, np.ndarray] = {
-            "vectors": vectors.astype(np.float16),
-            "codes": maker.assign(vectors).astype(np.uint8),
-        }
+        coded = self.retriever.code(vectors, segments)
+        arrays: dict[str, np.ndarray] = {"vectors": vectors.astype(np.float16), "codes": coded.codes}
+        if self.retriever.segment_maker is not None:
+            scales, counts = coded.segment_scales, coded.counts.astype(np.uint8)
+            arrays |= {"segments": coded.segments, "segment_scales": scales, "segment_counts": counts}
         if self.retriever.settings.passages:
             codes, _, owners = self.retriever.passage_codes(documents, shard.first)
             arrays |= {"passages": codes.astype(np.uint8), "owners": owners}

@@ -1,8 +1,9 @@
 """Evidence that a document answers a query, from three sources, as features whose weighted sum ranks the candidates.
 
-*Meaning* is the similarity of query and document, *words* is BM25, and *memory* counts the earlier queries near this
-one that a document is known to answer. Similarity and BM25 are scaled to 1 at the first and 0 at the last of their own
-best documents, which makes queries comparable (convex fusion). `callslip.training.fusion` fits the weights.
+*Meaning* is the similarity of query and document, and to the nearest of the document's segments, *words* is BM25, and
+*memory* counts the earlier queries near this one that a document is known to answer. Similarities and BM25 are scaled
+to 1 at the first and 0 at the last of their own best documents, which makes queries comparable (convex fusion).
+`callslip.training.fusion` fits the weights.
 """
 
 from __future__ import annotations
@@ -18,18 +19,33 @@ NEIGHBOURS = 64
 FEATURES = (
     "meaning",
     "similarity",
+    "segment",
+    "segment_similarity",
     "words",
     *(f"votes_{width}" for width in KERNELS),
     *(f"vote_share_{width}" for width in KERNELS),
     "nearest_query",
 )
-"""Names of the features. `votes` are sums over a candidate's earlier queries of exp((similarity - 1) / width): they
-count in absolute terms. A `vote_share` is the candidate's part of the votes relative to the nearest query: it counts
-even if no earlier query is near. `nearest_query` is how much nearer an earlier query is than the document itself."""
+"""Names of the features. `segment` is the similarity to the nearest of a document's text and its segments, scaled as
+`meaning`, and `segment_similarity` as it is; both are 0 in an index without segments. `votes` are sums over a
+candidate's earlier queries of exp((similarity - 1) / width): they count in absolute terms. A `vote_share` is the
+candidate's part of the votes relative to the nearest query: it counts even if no earlier query is near. `nearest_query`
+is how much nearer an earlier query is than the document itself."""
+MEANING, WORDS, MEMORY = slice(0, 4), 4, slice(5, None)
+"""Where the features of each source are."""
 SIMILARITY_SCALE = 10.0
-"""Factor of the raw similarity, so that all features have a similar range."""
-EVEN = np.array([0.5, 0.0, 0.5] + [0.0] * (len(FEATURES) - 3))
+"""Factor of the raw similarities, so that all features have a similar range."""
+
+
+def weights_of(**named: float) -> np.ndarray:
+    """Weights of all features; 0 for those that are not named."""
+    return np.array([named.pop(name, 0.0) for name in FEATURES])
+
+
+EVEN = weights_of(meaning=0.5, words=0.5)
 """Weights of the convex fusion of meaning and words in equal parts, without a memory."""
+EVEN_WITH_SEGMENTS = weights_of(meaning=0.25, segment=0.25, words=0.5)
+"""The same for documents with segments."""
 
 
 @dataclass(frozen=True)
@@ -87,23 +103,27 @@ def scaled(values: np.ndarray, best: np.ndarray) -> np.ndarray:
 
 def features(
     rows: np.ndarray, similarity: np.ndarray, words: np.ndarray, known: Votes, best_similarity: np.ndarray,
-    best_words: np.ndarray,
+    best_words: np.ndarray, nearest: np.ndarray | None = None, best_nearest: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """The features [n, len(FEATURES)] of candidate rows, which are sorted.
 
     `similarity` and `words` are the candidates' scores; `best_similarity` and `best_words` are the first scores of each
-    source's own list, by which they are scaled.
+    source's own list, by which they are scaled. `nearest` and `best_nearest` are those of the nearest segments, in an
+    index that has any.
     """
     found = np.zeros((len(rows), len(FEATURES)), np.float32)
     found[:, 0] = scaled(similarity, best_similarity)
     found[:, 1] = SIMILARITY_SCALE * similarity
-    found[:, 2] = scaled(words, best_words)
+    if nearest is not None and best_nearest is not None:
+        found[:, 2] = scaled(nearest, best_nearest)
+        found[:, 3] = SIMILARITY_SCALE * nearest
+    found[:, WORDS] = scaled(words, best_words)
     if len(known.rows):
         at = np.minimum(np.searchsorted(known.rows, rows), len(known.rows) - 1)
         here = known.rows[at] == rows
-        n = len(KERNELS)
-        found[here, 3 : 3 + n] = known.kernels[at[here]]
-        found[here, 3 + n : 3 + 2 * n] = known.shares[at[here]]
+        first, n = MEMORY.start, len(KERNELS)
+        found[here, first : first + n] = known.kernels[at[here]]
+        found[here, first + n : first + 2 * n] = known.shares[at[here]]
         spread = max(float(np.ptp(best_similarity)) if len(best_similarity) else 0.0, 1e-9)
         found[here, -1] = np.maximum(known.nearest[at[here]] - similarity[here], 0) / spread
     return found

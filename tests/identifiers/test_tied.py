@@ -112,7 +112,7 @@ def test_axes_are_balanced_by_variance_not_by_order() -> None:
     assert max(products) / min(products) == 1.0  # 100 with 1, 50 with 2
 
 
-@pytest.mark.parametrize("shape", [(0, 1), (3, 4), (3, 0)])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 1), (3, 4), (3, -1)])
 def test_impossible_shapes_are_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(BadSetting, match="tied codes"):
         TiedQuantizer(*shape)

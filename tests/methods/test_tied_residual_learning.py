@@ -320,11 +320,11 @@ def test_any_course_of_changes_is_that_of_a_dictionary(folder, tmp_path, planned
 def test_few_queries_get_the_cautious_weight(path):
     index = api.load(path)
     before = index.weights
-    assert not before.values[3:].any()
+    assert not before.values[fusion.MEMORY].any()
     callslip.learn(index, [(STRANGE, "otter/river")])
     cautious = fusion.FEATURES.index(rules.CAUTIOUS)
-    assert np.flatnonzero(index.weights.values[3:]).tolist() == [cautious - 3]
-    np.testing.assert_array_equal(index.weights.values[:3], before.values[:3])
+    assert np.flatnonzero(index.weights.values[fusion.MEMORY]).tolist() == [cautious - fusion.MEMORY.start]
+    np.testing.assert_array_equal(index.weights.values[: fusion.MEMORY.start], before.values[: fusion.MEMORY.start])
     assert index.weights.fitted_on == before.fitted_on
     unlike = "the heron of the harbour in spring"
     was = [(hit.doc_id, pytest.approx(hit.score, abs=0.02)) for hit in api.load(path).search(unlike, k=5)]

@@ -99,7 +99,7 @@ def test_each_source_contributes_so_many_candidates(small_corpus, spy, depth):
 def test_words_take_part_or_not(small_corpus):
     with_words, without = (fit(small_corpus, words=words) for words in (True, False))
     assert with_words.words.indexed and not without.words.indexed
-    assert with_words.weights.values[2] > 0 and without.weights.values[2] == 0
+    assert with_words.weights.values[fusion.WORDS] > 0 and without.weights.values[fusion.WORDS] == 0
     question = "fruit3"  # a word of one document alone; hashed words of the scratch encoder see it too
     assert with_words.search(question, 1, explain=True)[0].why["bm25"] > 0
     assert without.search(question, 1, explain=True)[0].why["bm25"] == 0
@@ -124,7 +124,7 @@ def test_memory_holds_the_judged_train_queries_or_nothing(small_corpus):
 
 def test_a_remembered_query_leads_to_its_answer_and_says_so(small_corpus):
     index = fit(small_corpus)
-    index.weights = weights.Weights(np.where(np.arange(len(fusion.FEATURES)) == 4, 1.0, 0.0), "judged queries")
+    index.weights = weights.Weights(fusion.weights_of(**{"votes_0.05": 1.0}), "judged queries")
     qid, query = next(iter(small_corpus.split("train")[0].items()))
     hit = index.search(Query("q", query.text), 1, explain=True)[0]
     assert hit.doc_id in small_corpus.judgements["train"][qid]
@@ -146,7 +146,7 @@ def test_without_judged_queries_sentences_decide_and_without_either_equal_parts(
     monkeypatch.setattr(weights, "SENTENCE_WORDS", 3)
     fitted = fit(blind(small_corpus)).weights
     assert fitted.fitted_on == "sentences" and fitted.queries == 4  # a tenth of the documents
-    assert (fitted.values[3:] == 0).all() and fitted.values[2] > 0
+    assert (fitted.values[fusion.MEMORY] == 0).all() and fitted.values[fusion.WORDS] > 0
     assert fit(blind(small_corpus), held_out=0).weights.fitted_on == "nothing"
     np.testing.assert_array_equal(fit(blind(small_corpus), held_out=0).weights.values, fusion.EVEN)
 
@@ -157,23 +157,23 @@ def test_sentences_never_raise_words_above_meaning(small_corpus, monkeypatch, bo
 
     def fitted(tables, gains, prior, usable):
         values = np.zeros(len(prior))
-        values[[0, 2]] = both
+        values[[0, fusion.WORDS]] = both
         values[1] = 0.1 * usable[1]
         return values
 
     monkeypatch.setattr(weights, "fit_weights", fitted)
     values = fit(blind(small_corpus)).weights.values
     expected = [both[0], 0.1, both[1]] if believed else [0.5, 0.0, 0.5]
-    np.testing.assert_allclose(values[:3], expected)
+    np.testing.assert_allclose(values[[0, 1, fusion.WORDS]], expected)
 
 
 def test_a_sentence_is_asked_of_its_document_without_it(small_corpus, monkeypatch, spy):
     monkeypatch.setattr(weights, "SENTENCE_WORDS", 3)
     index = fit(blind(small_corpus), held_out=0)
     calls = spy(method.TiedResidual, "evidence")
-    cached = spy(type(index.texts), "cached")
+    asked, encoded = spy(type(index.texts), "cached"), spy(type(index.texts), "segmented")
     gains = weights.taken_sentences(index, blind(small_corpus)).gains
-    queries, rest = cached[0]["texts"], cached[1]["texts"]
+    queries, rest = asked[0]["texts"], encoded[0]["texts"]
     assert all(query not in text for query, text in zip(queries, rest, strict=True))
     assert len(calls) == len(gains) == 4 and all(call["entries"] is not index.entries for call in calls)
     assert all(call["words"] is not index.words for call in calls)

@@ -62,10 +62,21 @@ def test_features_of_candidates_with_and_without_votes() -> None:
     assert found.shape == (3, len(fusion.FEATURES))
     np.testing.assert_allclose(found[:, 0], [1.0, 0.0, 0.4], atol=1e-6)
     np.testing.assert_allclose(found[:, 1], [8.0, 2.0, 5.0], atol=1e-6)
-    np.testing.assert_allclose(found[:, 2], [0.0, 1.0, 0.0], atol=1e-6)
-    assert (found[0, 3:] == 0).all() and (found[1, 3:] > 0).all()
+    np.testing.assert_allclose(found[:, fusion.WORDS], [0.0, 1.0, 0.0], atol=1e-6)
+    assert (found[0, fusion.MEMORY] == 0).all() and (found[1, fusion.MEMORY] > 0).all()
+    assert (found[:, 2:4] == 0).all()  # no segments
     assert found[1, -1] == pytest.approx((0.9 - 0.2) / 0.5, rel=1e-5)
     assert found[2, -1] == 0  # the earlier query is farther than the document itself
+
+
+def test_segments_are_scaled_by_their_own_best() -> None:
+    rows, similarity, nearest = np.array([1, 4, 8]), np.array([0.8, 0.2, 0.5]), np.array([0.8, 0.9, 0.6])
+    none, best = np.zeros(0), np.array([0.9, 0.8, 0.7])
+    found = fusion.features(rows, similarity, np.zeros(3), fusion.Votes.none(), similarity, none, nearest, best)
+    named = dict(zip(fusion.FEATURES, found.T, strict=True))
+    np.testing.assert_allclose(named["segment"], [0.5, 1.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(named["segment_similarity"], 10 * nearest, atol=1e-5)
+    np.testing.assert_allclose(named["meaning"], [1.0, 0.0, 0.5], atol=1e-6)
 
 
 def test_even_weights_are_the_convex_fusion_of_equal_parts() -> None:

@@ -163,8 +163,8 @@ def evidences(
         remembered.setdefault(text, []).append(number)
     stems = index.words.tokenize(texts) if index.settings.words else [[]] * len(texts)
     for number, (text, words) in enumerate(zip(texts, stems, strict=True)):
-        table = index.maker.tables(vectors[number : number + 1])[0]
-        read = table if states is None else index.maker.tables(states[number : number + 1])[0]
+        table = index.tables(vectors[number : number + 1])[0]
+        read = table if states is None else index.tables(states[number : number + 1])[0]
         yield index.evidence(read, words, k, leave_out=remembered.get(text), asked=table)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from callslip.errors import BadSetting
+from callslip.index.segment_table import MOST
 from callslip.index.settings import EncoderSettings
 from callslip.settings import check_range, check_share
 
@@ -22,6 +23,12 @@ class TiedResidualSettings(EncoderSettings):
     tree: int | None = None
     """Number of tokens that form the tree that search walks; the rest ranks inside. None uses 1 up to 20,000 documents
     and 2 above."""
+    segments: int = 8
+    """Maximum number of segments of a document that get short codes of their own, from the pass that encodes the
+    document; 0 for none. The nearest segment then counts beside the whole text. Encoders that do not pool by the mean
+    give no segments."""
+    segment_length: int = 16
+    """Tokens of the code of a segment, a byte each."""
     passages: int = 0
     """Maximum number of passages of a document that get codes of their own, beside the whole text. A document is as
     near as the nearest of them. Costs as much encoding again as the document."""
@@ -48,8 +55,22 @@ class TiedResidualSettings(EncoderSettings):
     """Random seed of codebooks and of the queries that weights are fitted on."""
 
     def check(self) -> None:
-        check_range(self, length=1, tree=1, passages=0, candidates=1, k1=0, depth=1, held_out=0, seed=0)
+        check_range(
+            self,
+            length=1,
+            tree=1,
+            segments=0,
+            segment_length=1,
+            passages=0,
+            candidates=1,
+            k1=0,
+            depth=1,
+            held_out=0,
+            seed=0,
+        )
         check_share(self, "b")
+        if self.segments > MOST:
+            raise BadSetting(f"setting 'segments' is {self.segments}", f"Use at most {MOST}.")
         if self.tree is not None and self.tree > min(2, self.length):
             raise BadSetting(f"setting 'tree' is {self.tree}", "Use 1 or 2, and at most `length`.")
 

@@ -55,7 +55,9 @@ class Weights:
 
     def shares(self) -> dict[str, float]:
         """How the ranking is divided between meaning, words and memory, for people: parts of 1."""
-        parts = {"meaning": self.values[:2].sum(), "words": self.values[2], "memory": self.values[3:].sum()}
+        values = self.values
+        sums = values[fusion.MEANING].sum(), values[fusion.WORDS], values[fusion.MEMORY].sum()
+        parts = dict(zip(("meaning", "words", "memory"), sums, strict=True))
         total = max(sum(parts.values()), 1e-12)
         return {name: float(part / total) for name, part in parts.items()}
 
@@ -103,24 +105,27 @@ def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
         return Weights(held.weights(prior, usable), "judged queries", len(held), held.calibration())
     if not s.words or not s.held_out or s.encoder == GIVEN:  # given vectors: sentences have none
         return Weights(prior, "nothing")
-    usable[3:] = False  # a sentence is not like the queries that are remembered
+    usable[fusion.MEMORY] = False  # a sentence is not like the queries that are remembered
     held = taken_sentences(index, corpus)
     # A sentence shares its author's vocabulary, so it overstates what words are worth to people who ask: where it says
     # that words are worth more than meaning, it is not believed. On FiQA's dev questions that would cost 0.013.
-    both = held.weights(prior, usable & (fusion.EVEN > 0))
-    values = prior if both[2] > both[0] else held.weights(prior, usable)
+    both = held.weights(prior, usable & (prior > 0))
+    believed = both[fusion.WORDS] <= both[fusion.MEANING].sum()
+    values = held.weights(prior, usable) if believed else prior
     return Weights(values, "sentences", len(held), held.calibration())
 
 
 def beginning(index: TiedResidual, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
     """The weights that a fit begins at, and which features may have one."""
-    usable = np.ones(len(fusion.FEATURES), bool)
-    usable[2] = index.settings.words
-    usable[3:] = index.settings.memory and len(memory) > 0
-    prior = np.where(usable, fusion.EVEN, 0.0)
-    if not index.settings.words:
-        prior[0] = 1.0
-    return prior, usable
+    usable, even = np.ones(len(fusion.FEATURES), bool), fusion.EVEN
+    usable[fusion.WORDS] = index.settings.words
+    usable[fusion.MEMORY] = index.settings.memory and len(memory) > 0
+    if index.segments is None:
+        usable[[fusion.FEATURES.index("segment"), fusion.FEATURES.index("segment_similarity")]] = False
+    else:
+        even = fusion.EVEN_WITH_SEGMENTS
+    prior = np.where(usable, even, 0.0)
+    return prior / prior.sum(), usable
 
 
 def weights_after_learning(index: TiedResidual, memory: Memory) -> Weights:
@@ -153,7 +158,8 @@ def with_memory(weights: Weights, feature: str) -> Weights:
     much as meaning and words together can. Votes count in absolute terms: a query that is like no earlier one is
     answered as before."""
     values, at = weights.values.copy(), fusion.FEATURES.index(feature)
-    values[at] = max(values[at], values[0] + values[2] + fusion.SIMILARITY_SCALE * values[1])
+    meaning = values[[0, 2]].sum() + fusion.SIMILARITY_SCALE * values[[1, 3]].sum()
+    values[at] = max(values[at], meaning + values[fusion.WORDS])
     return weights if np.array_equal(values, weights.values) else replace(weights, values=values)
 
 
@@ -168,8 +174,9 @@ def left_out(index: TiedResidual, texts: Sequence[str], graded: Sequence[Mapping
     held = HeldOut()
     asked = list(zip(texts, vectors, stems, graded, strict=True))
     for text, vector, words, grades in track(asked, "fitting weights"):
-        table = index.maker.tables(vector[None])[0]
-        evidence = index.evidence(table, words, s.depth, leave_out=remembered.get(text), memory=memory)
+        evidence = index.evidence(
+            index.tables(vector[None])[0], words, s.depth, leave_out=remembered.get(text), memory=memory
+        )
         held.add(evidence, grades)
     return held
 
@@ -196,10 +203,11 @@ def taken_sentences(index: TiedResidual, corpus: Corpus) -> HeldOut:
     if not chosen:
         return HeldOut()
     vectors = index.texts.cached(queries, "encoding sentences", "query")
-    codes = index.maker.assign(index.texts.cached(rest, "encoding sentences", "document"))
+    coded = index.code(*index.text_vectors(rest, "encoding sentences"))
     # The documents are searched as if they had been updated: the new texts have further rows, the old ones are masked.
     first, new = len(corpus), len(corpus) + np.arange(len(chosen))
-    entries = index.entries.with_more(codes.astype(np.uint8), index.maker.scales(codes), new)
+    entries = index.entries.with_more(coded.codes, index.maker.scales(coded.codes), new)
+    segments = index.segments and index.segments.with_more(coded.segments, coded.segment_scales, coded.counts)
     words = index.words.fork()
     words.extend(rest)
     words.drop(chosen)
@@ -208,7 +216,7 @@ def taken_sentences(index: TiedResidual, corpus: Corpus) -> HeldOut:
     held = HeldOut()
     stems = words.tokenize(queries)
     for row, vector, known in zip(new, vectors, stems, strict=True):
-        table = index.maker.tables(vector[None])[0]
-        evidence = index.evidence(table, known, s.depth, mask, entries=entries, words=words)
+        table = index.tables(vector[None])[0]
+        evidence = index.evidence(table, known, s.depth, mask, entries=entries, segments=segments, words=words)
         held.add(evidence, {int(row): 1})
     return held
