@@ -5,10 +5,12 @@
 Parts, each a row of `results/codes.json`:
 
 - controls: BM25, dense, their convex fusion in equal parts, and the memory of training queries;
-- frontier: tied residual codes alone (no words, no memory, every code read) at 32 to 128 bytes a document;
+- frontier: tied residual codes alone (no words, no memory, every code read) at 32 to 128 bytes a document, without
+  segments, and at 48 and 96 bytes with them;
 - tree: what reading only the best prefixes loses, by number of codes read;
 - default: `tied-residual` without and with the judged train queries; SciFact also without questions that have a twin
   among the training claims (see twins.py); significance against the convex fusion by paired sign-flip tests;
+- cost: CPU time of a search against its encoder, and of a fit of 1,000 documents against that of `dense`;
 - later: a fifth of the documents is added after the fit; figures of the questions they answer, beside a fit with them.
 
 Nothing is chosen here: lengths, weights and defaults were chosen on dev splits and held-out training queries.
@@ -31,12 +33,14 @@ from twins import groups
 import callslip
 from callslip.corpus.documents import Corpus
 from callslip.evaluation.significance import paired_test
+from callslip.methods import make
 from callslip.search.fusion import scaled
 
 DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 RESULTS = Path(__file__).parent / "results" / "codes.json"
 MEASURE = "nDCG@10"
 DEPTH = 100
+CODES = {"words": False, "memory": False, "held_out": 0}
 LENGTHS = (32, 48, 64, 96, 128)
 READ = (256, 512, 1024, 2048, 4096)
 
@@ -71,7 +75,7 @@ def memory_run(dense: Any, corpus: Corpus, asked: list[str]) -> dict[str, list[t
     """Each document scored by the nearest of its own text and of the training queries that were judged for it."""
     queries, judged = corpus.split("train")
     rows = corpus.rows()
-    theirs = dense.texts.cached([query.text for query in queries.values()], "encoding queries")
+    theirs = dense.texts.cached([query.text for query in queries.values()], "encoding queries", "query")
     vectors = dense.texts.encode([corpus.queries[qid].text for qid in asked])
     run, names = {}, corpus.doc_ids
     for qid, vector in zip(asked, vectors, strict=True):
@@ -96,9 +100,14 @@ def folder_bytes(index: Any, folder: Path) -> dict[str, float]:
     index.save(folder)
     files = [path for path in (folder / "generation-000001").rglob("*") if path.is_file()]
     count = len(index)
-    words = sum(path.stat().st_size for path in files if "bm25" in path.parts)
+    words = sum(path.stat().st_size for path in files if "words" in path.parts)
+    segments = sum(path.stat().st_size for path in files if path.name.startswith("segment"))
     own = sum(path.stat().st_size for path in files) - words
-    return {"codes_and_codebooks": round(own / count, 1), "words": round(words / count, 1)}
+    return {
+        "codes_and_codebooks": round(own / count, 1),
+        "of_which_segments": round(segments / count, 1),
+        "words": round(words / count, 1),
+    }
 
 
 def measure(name: str, seeds: list[int]) -> dict[str, Any]:
@@ -118,11 +127,12 @@ def measure(name: str, seeds: list[int]) -> dict[str, Any]:
     print(name, result["controls"], flush=True)
     frontier: dict[str, list[float]] = {}
     tree: dict[str, float] = {}
+    against_dense: list[dict[str, float]] = []
     default: dict[str, list[Any]] = {"without judged": [], "with judged": [], "weights": []}
     twin = groups(corpus, asked)[0] if name == "scifact" else None
     for seed in seeds:
         for length in LENGTHS if seed == seeds[0] else (48, 128):
-            alone = {"seed": seed, "length": length, "words": False, "memory": False, "held_out": 0}
+            alone = CODES | {"seed": seed, "length": length, "segments": 0}
             index = callslip.fit(blind, "tied-residual", settings=alone)
             index.adjust({"candidates": "none"})
             frontier.setdefault(str(length), []).append(mean(figures(index, corpus)))
@@ -130,7 +140,15 @@ def measure(name: str, seeds: list[int]) -> dict[str, Any]:
                 for read in READ:
                     index.adjust({"candidates": read, "depth": 10})
                     tree[str(read)] = mean(figures(index, corpus))
-        print(name, seed, frontier, tree, flush=True)
+        for length in (48, 96):
+            index = callslip.fit(blind, "tied-residual", settings=CODES | {"seed": seed, "length": length})
+            index.adjust({"candidates": "none"})
+            values = figures(index, corpus)
+            frontier.setdefault(f"{length} and segments", []).append(mean(values))
+            if length == 96:
+                test = paired_test([per["dense"][q] for q in asked], [values[q] for q in asked])
+                against_dense.append({"difference": round(test.difference, 4), "p": round(test.p, 4)})
+        print(name, seed, frontier, tree, against_dense, flush=True)
         for kind, data in (("without judged", blind), ("with judged", corpus)):
             index = callslip.fit(data, "tied-residual", settings={"seed": seed})
             values = figures(index, corpus)
@@ -145,7 +163,8 @@ def measure(name: str, seeds: list[int]) -> dict[str, Any]:
                 with tempfile.TemporaryDirectory() as folder:
                     result["bytes_per_document"] = folder_bytes(index, Path(folder) / "index")
         print(name, seed, default, flush=True)
-    result |= {"frontier": frontier, "tree": tree, "default": default, "later": later(corpus, blind)}
+    result |= {"frontier": frontier, "segments_against_dense": against_dense, "tree": tree, "default": default}
+    result |= {"later": later(corpus, blind), "cost": cost(corpus, blind)}
     if twin is not None:
         rest = [qid for qid, has in zip(asked, twin, strict=True) if not has]
         result["controls_without_twins"] = {key: mean({q: values[q] for q in rest}) for key, values in per.items()}
@@ -164,6 +183,34 @@ def later(corpus: Corpus, blind: Corpus) -> dict[str, float]:
     index.add([d for d in corpus if d.doc_id in late])
     whole = callslip.fit(blind, "tied-residual")
     return {"questions": len(asked), "added": mean(figures(index, subset)), "fitted": mean(figures(whole, subset))}
+
+
+def cost(corpus: Corpus, blind: Corpus) -> dict[str, float]:
+    """CPU time of a search against encoding its query, in turns, and of a fit against that of dense, nothing cached."""
+    index = callslip.fit(corpus, "tied-residual")
+    asked = [corpus.queries[qid] for qid in list(corpus.judgements["test"])[:100]]
+    took: dict[str, list[float]] = {"encode": [], "search": []}
+    for query in asked:
+        for what, run in (
+            ("encode", lambda: index.texts.encode([query.text])),
+            ("search", lambda: index.search(query)),
+        ):
+            began = time.process_time()
+            run()
+            took[what].append(time.process_time() - began)
+    some = replace(blind, documents=blind.documents[:1000])
+    fits = {}
+    for method in ("dense", "tied-residual"):
+        retriever: Any = make(method)
+        retriever.texts.use_cache = False
+        began = time.process_time()
+        retriever.fit(some)
+        fits[method] = time.process_time() - began
+    return {
+        "search_to_encoder": round(float(np.median(took["search"]) / np.median(took["encode"])), 2),
+        "encoder_ms": round(1000 * float(np.median(took["encode"])), 2),
+        "fit_to_dense": round(fits["tied-residual"] / fits["dense"], 2),
+    }
 
 
 def main() -> None:

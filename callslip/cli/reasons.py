@@ -7,6 +7,7 @@ from typing import Any
 
 LEGEND = {
     "similarity": "inner product of the vectors of query and document; 1 is the most",
+    "nearest segment": "the same for the part of the document that is nearest to the query",
     "log-probability": "of the code, given the query; 0 is certain, and each level adds its own part",
     "beam": "the best codes that the model wrote for the query, in order",
     "bucket": "the documents that share a code",
@@ -59,7 +60,8 @@ def _earlier(why: Mapping[str, Any]) -> str:
 
 def _sources(why: Mapping[str, Any]) -> str:
     parts = ", ".join(f"{name} {why[name]:.3f}" for name in ("meaning", "words", "memory"))
-    return f"{parts}  (similarity {why['similarity']:.3f}, BM25 {why['bm25']:.2f})"
+    segment = f", nearest segment {why['segment_similarity']:.3f}" if "segment_similarity" in why else ""
+    return f"{parts}  (similarity {why['similarity']:.3f}{segment}, BM25 {why['bm25']:.2f})"
 
 
 def _code(why: Mapping[str, Any]) -> str:
@@ -122,6 +124,7 @@ OPTIONAL = {
     ("code_score", "level_scores", "beam_rank", "bucket_size"): ("similarity",),
     ("dot_product",): ("token",),
     ("codes", "memory"): ("repeat",),
+    ("meaning", "words", "memory", "similarity", "bm25"): ("segment_similarity",),
 }
 """Further keys that a sentence covers if they are there."""
 

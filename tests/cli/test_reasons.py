@@ -29,6 +29,9 @@ def test_an_earlier_question_comes_first():
     first, second = sentences(why)
     assert first == "found by this earlier question: who ate it  (similarity 0.900)"
     assert second == "meaning 0.500, words 0.100, memory 2.000  (similarity 0.300, BM25 1.50)"
+    _, nearer = lines = sentences(why | {"segment_similarity": 0.42})
+    assert nearer == "meaning 0.500, words 0.100, memory 2.000  (similarity 0.300, nearest segment 0.420, BM25 1.50)"
+    assert "nearest segment" in " ".join(legend(lines)) and "nearest segment" not in " ".join(legend([second]))
 
 
 def test_words_items_and_counts():

@@ -95,6 +95,7 @@ export function explained(answer, query, about) {
     ["score of the last hit", fixed(answer.last_score)],
     ...shares(why),
     ["similarity", why.similarity !== undefined ? fixed(why.similarity) : null],
+    ["similarity of the nearest segment", why.segment_similarity !== undefined ? fixed(why.segment_similarity) : null],
     ["words in common (BM25)", why.bm25 !== undefined ? fixed(why.bm25, 2) : null],
     ["found by this earlier question", why.earlier_query ? `${why.earlier_query} (similarity ${fixed(why.earlier_similarity)})` : null],
     ["rank of the code", why.beam_rank || null],
