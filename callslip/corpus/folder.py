@@ -4,20 +4,21 @@ pages, and long sections by length."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.corpus.encodings import NoText, decoded
-from callslip.corpus.file_types import BINARY, notebook, other_type
+from callslip.corpus.encodings import UTF8, NoText, decoded
+from callslip.corpus.file_types import BINARY, SkippedFile, notebook, other_type
 from callslip.corpus.lines import Flaw, Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
 from callslip.corpus.rows import Columns, read_documents, read_rows
 from callslip.corpus.sections import OUTLINES, Outline
 from callslip.corpus.sentences import count_words, split_sentences, word_spans
-from callslip.corpus.tally import FileTally, SkippedFile
 from callslip.errors import BadInput
 
 BEIR = "corpus.jsonl"
@@ -30,6 +31,64 @@ MAX_FILE = 256 * 2**20
 NOTEBOOK = ".ipynb"
 SUFFIXES = (*OUTLINES, NOTEBOOK, *BINARY)
 """The suffixes of files that are read."""
+SHOWN = 3
+"""Maximum number of file names in one line of the tally."""
+
+
+@dataclass
+class Group:
+    """Files that were skipped for one reason."""
+
+    remedy: str
+    named: bool
+    names: list[str] = field(default_factory=list)
+
+    def shown(self) -> str:
+        if not self.named:
+            suffixes = Counter(PurePosixPath(name).suffix.lower() or "no suffix" for name in self.names)
+            return _some([f"{suffix} {count:,}" for suffix, count in suffixes.most_common()])
+        return _some(self.names)
+
+
+@dataclass
+class FileTally:
+    """What became of the files of a folder: how many were read, in which encodings, and which were skipped, and why."""
+
+    read: int = 0
+    encodings: dict[str, list[str]] = field(default_factory=dict)
+    """Names of files by encoding, UTF-8 left out."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    """Files that were skipped, by reason."""
+
+    def add(self, name: str, encoding: str | None) -> None:
+        self.read += 1
+        if encoding not in (None, UTF8):
+            self.encodings.setdefault(str(encoding), []).append(name)
+
+    def skip(self, name: str, why: SkippedFile) -> None:
+        group = self.groups.setdefault(why.kind, Group(why.remedy, why.named))
+        group.names.append(f"{name} ({why.detail})" if why.detail else name)
+
+    @property
+    def skipped(self) -> int:
+        return sum(len(group.names) for group in self.groups.values())
+
+    def lines(self) -> list[str]:
+        """The counts as lines of text."""
+        files = f"{self.read:,} file{'' if self.read == 1 else 's'}"
+        said = [f"read {files}, skipped {self.skipped:,}" if self.skipped else f"read {files}"]
+        for encoding, names in self.encodings.items():
+            said.append(f"  {len(names):,} read as {encoding}: {_some(names)}")
+        for kind, group in sorted(self.groups.items(), key=lambda item: -len(item[1].names)):
+            said.append(f"  {len(group.names):,} skipped, {kind}: {group.shown()}")
+            if group.remedy:
+                said.append(f"    {group.remedy}")
+        return said
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def folder_format(folder: Path) -> str:

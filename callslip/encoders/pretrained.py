@@ -18,7 +18,7 @@ from callslip.encoders.modules import Layer, Prompts, digest_of, load_modules, r
 from callslip.encoders.packaged import MODELS
 from callslip.errors import BadInput, CallslipError, Unsupported
 from callslip.runtime import consent
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 
 GRANITE_HUB = ("ibm-granite/granite-embedding-30m-english", "9b5b096411652ec1189c68fcfb90d0a82c5b45af")
 DEFAULT_LENGTH = 256

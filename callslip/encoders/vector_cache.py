@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from callslip.errors import CallslipError
-from callslip.runtime.cache import cache_folder
+from callslip.runtime.process import cache_folder
 from callslip.runtime.progress import counting
 
 CHUNK = 256

@@ -23,7 +23,7 @@ from callslip.index.readers import HistoryReader, ReadQuery, VectorReader
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import GenerativeSettings
 from callslip.index.tied_start import TiedStart, chosen
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search import candidates
 from callslip.search.diversity import Diversity
 from callslip.search.vector_table import VectorTable

@@ -29,8 +29,7 @@ import numpy as np
 
 from callslip.errors import CallslipError, TrainingStopped
 from callslip.runtime import durable
-from callslip.runtime.process import outside_imports
-from callslip.runtime.versions import versions
+from callslip.runtime.process import outside_imports, versions
 from callslip.training import ranks
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pytest
 from callslip.corpus import encodings, file_types, load_corpus
 from callslip.corpus import folder as folders
 from callslip.corpus.encodings import NoText, decoded
-from callslip.corpus.file_types import docx, notebook, pdf
+from callslip.corpus.file_types import SkippedFile, docx, notebook, pdf
 from callslip.corpus.sections import Section
-from callslip.corpus.tally import SkippedFile
 from callslip.errors import BadInput
 
 TEXTS = {

@@ -35,7 +35,7 @@ from callslip.methods.glen.equations import (
 from callslip.methods.glen.pretrained import LexicalT5, LexicalTuned
 from callslip.methods.glen.settings import GLENSettings
 from callslip.runtime import device as devices
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search.bm25 import WordIndex
 from callslip.settings import describe
 from callslip.training import batches, loop

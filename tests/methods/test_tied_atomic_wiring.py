@@ -29,7 +29,7 @@ from callslip.methods.tied_atomic import method, training
 from callslip.methods.tied_atomic.model import T5State, TiedReader
 from callslip.methods.tied_atomic.settings import TiedAtomicSettings
 from callslip.runtime import device as devices
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search import nearest
 from callslip.search.bm25 import WordIndex
 from callslip.settings import describe

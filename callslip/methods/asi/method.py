@@ -22,7 +22,7 @@ from callslip.methods.asi.model import GaussianHead, IndexedWriter
 from callslip.methods.asi.search import free_search
 from callslip.methods.asi.settings import PRESETS, ASISettings
 from callslip.methods.asi.training import Training
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search.beam import Beams
 from callslip.training.examples import Inputs
 from callslip.training.loop import alone

@@ -22,8 +22,7 @@ from callslip.index.vectors import VectorRetriever
 from callslip.methods.tied_atomic.model import T5State, T5Vector, TiedReader, TunedVector
 from callslip.methods.tied_atomic.settings import PRESETS, TiedAtomicSettings
 from callslip.methods.tied_atomic.training import Training
-from callslip.runtime.device import best_device
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import best_device, seeded
 from callslip.training.examples import Inputs
 from callslip.training.loop import TrainingLog
 from callslip.training.teachers import CrossEncoder
