@@ -29,7 +29,7 @@ from callslip.search.diversity import Diversity
 from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 from callslip.training import ranks
-from callslip.training.examples import Examples, Inputs
+from callslip.training.batches import Examples, Inputs
 from callslip.training.held_out import DEPTH, held_out, pairs_without, without_judged
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
 from callslip.index.tied_start import TiedStart
 from callslip.search.candidates import candidates
 from callslip.storage.rows import Parts
-from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
+from callslip.training.batches import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
     from torch import Tensor

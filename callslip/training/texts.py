@@ -13,7 +13,7 @@ from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.on_disk import PairTable
 from callslip.corpus.pseudo_queries import iterate_pseudo_queries
 from callslip.training import batches
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 from callslip.training.negatives import Answers, number_texts
 
 Drawn = tuple[np.ndarray, np.ndarray]

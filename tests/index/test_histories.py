@@ -19,7 +19,7 @@ from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.filters.filter import Filter
 from callslip.methods import make
 from callslip.settings import describe
-from callslip.training.examples import HistoryExamples
+from callslip.training.batches import HistoryExamples
 from callslip.training.item_ranking import no_negatives, ranking_term
 
 QUICK = {"encoder": "scratch", "epochs": 12, "decoder_width": 32, "batch_size": 64, "history_width": 32, "width": 4}

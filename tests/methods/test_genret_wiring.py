@@ -27,7 +27,7 @@ from callslip.methods.genret import method as genret_method
 from callslip.methods.genret import training as genret_training
 from callslip.runtime.device import seeded
 from callslip.settings import to_dict
-from callslip.training.examples import TextExamples
+from callslip.training.batches import TextExamples
 
 WARM = ["level 1: warm-up", "level 2: warm-up"]
 LEVELS = ["level 1", "level 2"]

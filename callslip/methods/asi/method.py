@@ -24,7 +24,7 @@ from callslip.methods.asi.settings import PRESETS, ASISettings
 from callslip.methods.asi.training import Training
 from callslip.runtime.device import seeded
 from callslip.search.beam import Beams
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 from callslip.training.loop import alone
 from callslip.training.texts import Texts
 

@@ -24,7 +24,7 @@ from callslip.methods.genret.equations import (
     retrieval,
     straight_through,
 )
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 from callslip.training.gradcache import in_chunks
 from callslip.training.texts import Drawn, Texts
 

@@ -26,7 +26,7 @@ from callslip.methods.glen.training import Training
 from callslip.runtime.device import seeded
 from callslip.search.beam import Beams
 from callslip.storage.rows import Parts
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 
 VOCABULARY, WEIGHTS = "vocabulary.json", "weights.npy"
 
