@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
-    from callslip.encoders.modules import Kind
+    from callslip.encoders.pretrained import Kind
     from callslip.identifiers.table import Identifiers
     from callslip.index.rows import Rows
     from callslip.search.beam import Beams
