@@ -21,7 +21,7 @@ from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.encoders.encoder import TextVectors
 from callslip.methods import make
 from callslip.training import loop
-from callslip.training.texts import Texts
+from callslip.training.batches import Texts
 
 
 def watch(

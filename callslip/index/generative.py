@@ -261,7 +261,7 @@ class GenerativeRetriever(Retriever):
     def training_pairs(self, corpus: Corpus) -> PairTable:
         """Texts to train on, each with its document: pseudo-queries, then judged queries; without those by which the
         model's trust is chosen."""
-        from callslip.training.texts import training_pairs
+        from callslip.training.batches import training_pairs
 
         if self.begins_tied:
             return pairs_without(corpus, self.settings)

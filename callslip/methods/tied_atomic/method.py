@@ -23,10 +23,9 @@ from callslip.methods.tied_atomic.model import T5State, T5Vector, TiedReader, Tu
 from callslip.methods.tied_atomic.settings import PRESETS, TiedAtomicSettings
 from callslip.methods.tied_atomic.training import Training
 from callslip.runtime.device import best_device, seeded
-from callslip.training.batches import Inputs
+from callslip.training.batches import Inputs, training_pairs
 from callslip.training.loop import TrainingLog
 from callslip.training.teachers import CrossEncoder
-from callslip.training.texts import training_pairs
 
 VECTOR_BLOCK, TOKEN_BLOCK = 4096, 64
 """Texts per forward pass outside of training, given as vectors or as tokens."""
