@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 VECTORS, CLUSTERS = "vectors.npy", "clusters.safetensors"
 CODES_ALONE = ("share", "code")
 """Rankings by which codes alone are measured: documents added since the fit are found by their codes only."""
-MEMORY_SLOTS = 2
-"""Vectors that the decoder's cross-attention reads, made from the query's one vector."""
 
 
 class GenerativeRetriever(Retriever):
@@ -220,14 +218,7 @@ class GenerativeRetriever(Retriever):
 
     def writer_shape(self) -> dict[str, Any]:
         """The shape of the decoder that the settings ask for, as it is saved; reader and codes add theirs."""
-        s = self.settings
-        return {
-            "width": s.decoder_width,
-            "layers": s.decoder_layers,
-            "heads": s.decoder_heads,
-            "memory_slots": MEMORY_SLOTS,
-            "dropout": s.dropout,
-        }
+        return readers.decoder_shape(self.settings)
 
     def writer(self, shape: dict[str, Any]) -> CodeWriter:
         """A decoder of that shape; a method with another decoder gives its own."""

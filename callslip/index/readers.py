@@ -45,6 +45,8 @@ T5 = "t5"
 """Folder of a saved T5."""
 TOKENIZED = 4096
 """Training texts that are tokenised at once."""
+MEMORY_SLOTS = 2
+"""Vectors that the decoder's cross-attention reads, made from the query's one vector."""
 
 
 @dataclass
@@ -55,6 +57,17 @@ class ReadQuery:
     states: np.ndarray | None = None
     inputs: np.ndarray | None = None
     """A history as the model reads it: item numbers, from 1, right-padded with 0."""
+
+
+def decoder_shape(s: Any) -> dict[str, Any]:
+    """The shape of the decoder that the settings ask for, as it is saved."""
+    return {
+        "width": s.decoder_width,
+        "layers": s.decoder_layers,
+        "heads": s.decoder_heads,
+        "memory_slots": MEMORY_SLOTS,
+        "dropout": s.dropout,
+    }
 
 
 class Builder(Protocol):

@@ -15,7 +15,6 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.decoders.t5 import T5CodeWriter
 from callslip.decoders.tuned import TunedWriter
 from callslip.index import model_files, readers
-from callslip.index.generative import MEMORY_SLOTS
 from callslip.index.readers import T5Reader
 from callslip.index.retriever import Found
 from callslip.index.vectors import VectorRetriever
@@ -91,14 +90,7 @@ class TiedAtomic(VectorRetriever):
         return self
 
     def writer_shape(self) -> dict[str, Any]:
-        s = self.settings
-        return {
-            "width": s.decoder_width,
-            "layers": s.decoder_layers,
-            "heads": s.decoder_heads,
-            "memory_slots": MEMORY_SLOTS,
-            "dropout": s.dropout,
-        }
+        return readers.decoder_shape(self.settings)
 
     def writer(self, shape: dict[str, Any]) -> Any:
         """The small decoder over the encoder's vector; none in a dual encoder."""
