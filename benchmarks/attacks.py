@@ -31,7 +31,7 @@ import word_codes  # noqa: E402
 
 from callslip.corpus.documents import Corpus, Document  # noqa: E402
 from callslip.methods import make  # noqa: E402
-from callslip.runtime.versions import versions  # noqa: E402
+from callslip.runtime.process import versions  # noqa: E402
 
 COMMANDS = (
     ["search", "DIR", "text"],

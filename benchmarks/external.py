@@ -33,7 +33,7 @@ def blocks(count: int) -> Iterator[np.ndarray]:
 
 def build(count: int, folder: Path) -> dict[str, float]:
     from callslip.identifiers.external import write_table
-    from callslip.runtime.memory import peak_memory
+    from callslip.runtime.process import peak_memory
 
     began = time.process_time()
     write_table(blocks(count), folder, LENGTH, with_codes=False)

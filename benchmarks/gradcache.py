@@ -29,7 +29,7 @@ import callslip
 from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.decoders.tuned import TunedWriter
 from callslip.decoders.writer import CodeWriter
-from callslip.runtime.versions import versions
+from callslip.runtime.process import versions
 from callslip.training.gradcache import in_chunks
 
 RESULT = Path(__file__).parent / "results" / "gradcache.json"

@@ -71,7 +71,7 @@ def stage(arguments: list[str]) -> None:
     includes the memory of the process that started it.)"""
     import runpy
 
-    from callslip.runtime.memory import peak_memory
+    from callslip.runtime.process import peak_memory
 
     sys.argv = ["callslip", *arguments]
     try:

@@ -21,7 +21,7 @@ from typing import Any
 
 import callslip
 from callslip.corpus.documents import Corpus
-from callslip.runtime.versions import versions
+from callslip.runtime.process import versions
 
 DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 RESULTS = Path(__file__).parent / "results"

@@ -21,7 +21,7 @@ from typing import Any
 
 import callslip
 from callslip.recipes import Recipe, names, read_recipe
-from callslip.runtime.versions import versions
+from callslip.runtime.process import versions
 
 DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 RESULTS = Path(__file__).parent / "results" / "recipes.json"

@@ -32,8 +32,8 @@ from callslip.identifiers.partition_em import relations_of
 from callslip.index.retriever import Retriever
 from callslip.methods import make
 from callslip.recipes import read_recipe
+from callslip.runtime.process import versions
 from callslip.runtime.progress import track
-from callslip.runtime.versions import versions
 from callslip.search.candidates import candidates
 from callslip.settings import parse_assignments
 

@@ -329,7 +329,7 @@ def main() -> None:
             found = run(server, index, queries, options.parts.split(","), options)
         finally:
             server.stop()
-    from callslip.runtime.versions import versions
+    from callslip.runtime.process import versions
 
     whole = {"versions": versions(), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "default"),
              "load_average": os.getloadavg(), **found}  # fmt: skip

@@ -32,7 +32,7 @@ def interleaved(functions: Mapping[str, Callable[[], Any]], rounds: int, warm_up
 def machine() -> dict[str, Any]:
     import torch
 
-    from callslip.runtime.versions import versions
+    from callslip.runtime.process import versions
 
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -439,7 +439,7 @@ def _reports(
     """The report of each method, fitted and evaluated in turn; those that a stopped run has finished are read."""
     from callslip.encoders.vector_cache import shared_cache
     from callslip.evaluation.unfinished import Unfinished
-    from callslip.runtime.versions import versions
+    from callslip.runtime.process import versions
 
     kept = None
     if out is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,54 @@ def tiny(small_corpus, tmp_path_factory) -> dict[str, str]:
         "BERT": str(save_small_bert(tmp_path_factory.mktemp("bert"), words)),
         "T5": str(save_small_t5(tmp_path_factory.mktemp("t5"), words)),
     }
+
+
+@pytest.fixture(scope="session")
+def log() -> Corpus:
+    """A small log with structure."""
+    from small_log import small_log
+
+    return small_log()
+
+
+@pytest.fixture(scope="module")
+def saved(fitted, tmp_path_factory):
+    """saved(…) -> the folder of what the module's own `fitted(…)` gives, saved once."""
+
+    @cache
+    def save(*which: str) -> Path:
+        path = tmp_path_factory.mktemp("saved") / "index"
+        fitted(*which).save(path)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def living(saved, tmp_path):
+    """living(…) -> a copy of a saved index, open, for tests that change it."""
+    from callslip import api
+
+    def copy(*which: str):
+        shutil.copytree(saved(*which), tmp_path / "living")
+        return api.load(tmp_path / "living")
+
+    return copy
+
+
+@pytest.fixture(scope="module")
+def beir(small_corpus, tmp_path_factory) -> Path:
+    """The small corpus as a BEIR folder."""
+    folder = tmp_path_factory.mktemp("beir")
+    rows = [{"_id": d.doc_id, "title": d.title, "text": d.text, "metadata": dict(d.metadata)} for d in small_corpus]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [{"_id": query.query_id, "text": query.text} for query in small_corpus.queries.values()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    (folder / "qrels").mkdir()
+    for split, judged in small_corpus.judgements.items():
+        lines = [f"{query}\t{doc}\t{grade}\n" for query, grades in judged.items() for doc, grade in grades.items()]
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    return folder
 
 
 @pytest.fixture

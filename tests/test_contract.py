@@ -58,28 +58,6 @@ def fitted(small_corpus):
     return functools.cache(lambda name: quick(name).fit(small_corpus))
 
 
-@pytest.fixture(scope="module")
-def saved(fitted, tmp_path_factory):
-    @functools.cache
-    def save(name):
-        path = tmp_path_factory.mktemp("saved") / name
-        fitted(name).save(path)
-        return path
-
-    return save
-
-
-@pytest.fixture
-def living(saved, tmp_path):
-    """A copy of a saved index, for tests that change it."""
-
-    def copy(name):
-        shutil.copytree(saved(name), tmp_path / "living")
-        return api.load(tmp_path / "living")
-
-    return copy
-
-
 def questions(corpus) -> list[Query]:
     return list(corpus.split("test")[0].values())
 

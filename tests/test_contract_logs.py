@@ -9,7 +9,6 @@ import shutil
 
 import numpy as np
 import pytest
-from small_log import small_log
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document, Query
@@ -29,11 +28,6 @@ NAMES = [*ONLY_LOGS, "tiger", "deep-retrieval", "recforest", "uri", "item-knn+sa
 ASKED = Query("q", "", ("soap-2", "soap-3", "soap-4"))
 
 
-@pytest.fixture(scope="module")
-def log() -> Corpus:
-    return small_log()
-
-
 def quick(name: str, **others: int):
     values = {}
     parts = [name] if name in METHODS else name.split("+")
@@ -47,28 +41,6 @@ def quick(name: str, **others: int):
 @pytest.fixture(scope="module")
 def fitted(log):
     return functools.cache(lambda name: quick(name).fit(log))
-
-
-@pytest.fixture(scope="module")
-def saved(fitted, tmp_path_factory):
-    @functools.cache
-    def save(name):
-        path = tmp_path_factory.mktemp("saved") / name
-        fitted(name).save(path)
-        return path
-
-    return save
-
-
-@pytest.fixture
-def living(saved, tmp_path):
-    """A copy of a saved index, for tests that change it."""
-
-    def copy(name):
-        shutil.copytree(saved(name), tmp_path / "living")
-        return api.load(tmp_path / "living")
-
-    return copy
 
 
 def histories(log) -> list[Query]:

@@ -17,14 +17,13 @@ import pytest
 import torch
 from small_bert import save_small_bert
 from small_t5 import save_small_t5
-from training_spies import found, weights
+from training_spies import before_step, found, weights
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import TrainingStopped
 from callslip.index.readers import T5Reader, TunedReader, VectorReader
 from callslip.methods import find, make
-from callslip.training import loop
 from callslip.training.checkpoints import Checkpoints
 
 TINY: dict[str, Any] = {
@@ -131,17 +130,10 @@ class TestPairs:
         assert "new/1" in api.load(tmp_path / "index").search("violin", k=13).doc_ids
 
     def test_stopped_and_resumed_it_has_the_same_weights(self, fitted, corpus, tmp_path, monkeypatch, method, reader):
-        expected, plain, steps = weights(fitted.index(method, reader)), loop._step, []
+        expected = weights(fitted.index(method, reader))
         first = Checkpoints(tmp_path / "training", every=1e9)
-
-        def step(*arguments: Any) -> bool:
-            steps.append(1)
-            if len(steps) == 2:
-                first.stop.request(signal.SIGTERM)
-            return plain(*arguments)
-
         with monkeypatch.context() as patched:
-            patched.setattr(loop, "_step", step)
+            before_step(patched, 2, lambda: first.stop.request(signal.SIGTERM))
             with pytest.raises(TrainingStopped):
                 fitted.new(method, reader).fit(corpus, first)
         index = fitted.new(method, reader).fit(corpus, Checkpoints(tmp_path / "training", resume=True))

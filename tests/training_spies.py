@@ -6,10 +6,12 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,9 @@ from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
 from callslip.encoders.encoder import TextVectors
 from callslip.methods import make
+from callslip.settings import describe
 from callslip.training import loop
-from callslip.training.texts import Texts
+from callslip.training.batches import Texts
 
 
 def watch(
@@ -50,6 +53,31 @@ def spy_on(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[dict[str, A
 
     watch(patch, owner, name, record)
     return calls
+
+
+class Killed(Exception):
+    """A fit that ends without a chance to save anything."""
+
+
+def before_step(patch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
+    """Call `act` before an optimiser step, counted from 1 over the whole fit."""
+    plain, steps = loop._step, itertools.count(1)
+
+    def step(*arguments: Any) -> bool:
+        if next(steps) == number:
+            act()
+        return plain(*arguments)
+
+    patch.setattr(loop, "_step", step)
+
+
+def kill_at(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Raise `Killed` before an optimiser step, counted from 1 over the whole fit."""
+
+    def die() -> None:
+        raise Killed
+
+    before_step(patch, number, die)
 
 
 @dataclass
@@ -307,3 +335,10 @@ def found(index: Any, corpus: Corpus) -> list[list[tuple[str, float]]]:
     """The first hits of a few queries, with scores that rounding does not change."""
     queries = list(corpus.queries.values())[:4]
     return [[(hit.doc_id, round(hit.score, 3)) for hit in hits] for hits in index.search_batch(queries, k=5)]
+
+
+def not_named(settings: type, *files: Path) -> list[str]:
+    """Settings that no test in these files names, as `name=` or `"name"`."""
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
+    names = [setting.name for setting in describe(settings)]
+    return [name for name in names if f"{name}=" not in source and f'"{name}"' not in source]

@@ -19,7 +19,7 @@ def build(
     """Build the index of a job: the same index that `callslip fit` builds in one piece."""
     from callslip import api
     from callslip.jobs.build import footprint
-    from callslip.runtime.memory import peak_memory
+    from callslip.runtime.process import peak_memory
 
     index = api.build(job, out, query_vectors=query_vectors)
     options.say(f"saved {out} ({options.counted(len(index), 'document')}, {index.method})")

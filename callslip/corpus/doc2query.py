@@ -15,9 +15,8 @@ from callslip.corpus.documents import Corpus, Document
 from callslip.corpus.on_disk import PairTable, TextTable
 from callslip.corpus.query_cache import QueryCache, fingerprint_of_folder, key_of
 from callslip.errors import BadSetting, CallslipError, UnknownName
-from callslip.runtime.device import best_device
+from callslip.runtime.device import best_device, seeded
 from callslip.runtime.progress import track
-from callslip.runtime.seeds import seeded
 from callslip.settings import split_spec
 
 T = TypeVar("T")

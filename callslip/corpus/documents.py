@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from callslip.errors import BadSetting
 
 if TYPE_CHECKING:
+    from callslip.corpus.folder import FileTally
     from callslip.corpus.sequences import Sequences
-    from callslip.corpus.tally import FileTally
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})  # shared by all documents without metadata, to save memory
 

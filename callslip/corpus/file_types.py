@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from callslip.corpus.sections import Outline, markdown
-from callslip.corpus.tally import SkippedFile
 
 INSTALL = "Install the libraries that read them: pip install 'callslip[files]'"
 MAX_UNPACKED = 256 * 2**20
@@ -27,6 +26,15 @@ TYPES = {
     "office file that is not read": ".doc .epub .key .numbers .odp .ods .odt .pages .ppt .pptx .rtf .xls .xlsx",
 }
 KINDS = {suffix: kind for kind, suffixes in TYPES.items() for suffix in suffixes.split()}
+
+
+class SkippedFile(Exception):
+    """A file that is not read. `kind` groups such files in the summary, which names each with its `detail`, or only
+    their suffixes if they are not `named`."""
+
+    def __init__(self, kind: str, detail: str = "", *, remedy: str = "", named: bool = True) -> None:
+        super().__init__(kind)
+        self.kind, self.detail, self.remedy, self.named = kind, detail, remedy, named
 
 
 def other_type(suffix: str) -> SkippedFile:

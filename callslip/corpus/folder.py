@@ -3,21 +3,23 @@ pages, and long sections by length."""
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from callslip.corpus.documents import Corpus, Document
-from callslip.corpus.encodings import NoText, decoded
-from callslip.corpus.file_types import BINARY, notebook, other_type
+from callslip.corpus.file_types import BINARY, SkippedFile, notebook, other_type
 from callslip.corpus.lines import Flaw, Intake, printable
 from callslip.corpus.queries import judgements_from, queries_from
 from callslip.corpus.rows import Columns, read_documents, read_rows
 from callslip.corpus.sections import OUTLINES, Outline
 from callslip.corpus.sentences import count_words, split_sentences, word_spans
-from callslip.corpus.tally import FileTally, SkippedFile
 from callslip.errors import BadInput
 
 BEIR = "corpus.jsonl"
@@ -30,6 +32,87 @@ MAX_FILE = 256 * 2**20
 NOTEBOOK = ".ipynb"
 SUFFIXES = (*OUTLINES, NOTEBOOK, *BINARY)
 """The suffixes of files that are read."""
+UTF8 = "utf-8"
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # begins with the mark of UTF-16, so it comes first
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+CANDIDATES = (
+    "cp1252", "cp1250", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255", "cp1256", "shift_jis", "euc_jp", "gb18030",
+    "big5", "euc_kr",
+)  # fmt: skip
+"""Encodings that are guessed: one or two for each script. With all 90 of Python's, short texts are guessed wrong."""
+SAMPLE = 2**16
+"""Number of bytes that a guess is made from: lines with a byte that is not ASCII."""
+CONTROLS = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f\x80-\x84\x86-\x9f]")
+MOST_CONTROLS = 0.005
+"""Share of control characters above which bytes are no text in an encoding of one byte, where anything can be read."""
+_DECLARED = re.compile(
+    rb"""<meta[^>]{0,200}charset\s*=\s*["']?\s*([\w.:-]{1,40})"""
+    rb"""|<\?xml[^>]{0,200}encoding\s*=\s*["']([\w.:-]{1,40})""",
+    re.IGNORECASE,
+)
+SHOWN = 3
+"""Maximum number of file names in one line of the tally."""
+
+
+@dataclass
+class Group:
+    """Files that were skipped for one reason."""
+
+    remedy: str
+    named: bool
+    names: list[str] = field(default_factory=list)
+
+    def shown(self) -> str:
+        if not self.named:
+            suffixes = Counter(PurePosixPath(name).suffix.lower() or "no suffix" for name in self.names)
+            return _some([f"{suffix} {count:,}" for suffix, count in suffixes.most_common()])
+        return _some(self.names)
+
+
+@dataclass
+class FileTally:
+    """What became of the files of a folder: how many were read, in which encodings, and which were skipped, and why."""
+
+    read: int = 0
+    encodings: dict[str, list[str]] = field(default_factory=dict)
+    """Names of files by encoding, UTF-8 left out."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    """Files that were skipped, by reason."""
+
+    def add(self, name: str, encoding: str | None) -> None:
+        self.read += 1
+        if encoding not in (None, UTF8):
+            self.encodings.setdefault(str(encoding), []).append(name)
+
+    def skip(self, name: str, why: SkippedFile) -> None:
+        group = self.groups.setdefault(why.kind, Group(why.remedy, why.named))
+        group.names.append(f"{name} ({why.detail})" if why.detail else name)
+
+    @property
+    def skipped(self) -> int:
+        return sum(len(group.names) for group in self.groups.values())
+
+    def lines(self) -> list[str]:
+        """The counts as lines of text."""
+        files = f"{self.read:,} file{'' if self.read == 1 else 's'}"
+        said = [f"read {files}, skipped {self.skipped:,}" if self.skipped else f"read {files}"]
+        for encoding, names in self.encodings.items():
+            said.append(f"  {len(names):,} read as {encoding}: {_some(names)}")
+        for kind, group in sorted(self.groups.items(), key=lambda item: -len(item[1].names)):
+            said.append(f"  {len(group.names):,} skipped, {kind}: {group.shown()}")
+            if group.remedy:
+                said.append(f"    {group.remedy}")
+        return said
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def folder_format(folder: Path) -> str:
@@ -193,3 +276,61 @@ def _pieces(text: str, max_words: int) -> Iterator[tuple[str, str, int]]:
                 run = spans[start : start + max_words]
                 yield joint, sentence[run[0][0] : run[-1][1]], len(run)
                 joint = " "
+
+
+# Text in an unknown encoding: UTF-8, a byte order mark, what the file declares, or what its bytes suggest.
+
+
+class NoText(Exception):
+    """Bytes that are no text in any encoding."""
+
+
+def decoded(raw: bytes) -> tuple[str, str]:
+    """The text of a whole file, and the name of its encoding."""
+    mark = next((name for mark, name in MARKS if raw.startswith(mark)), None)
+    for name in (mark or UTF8, *declared(raw)):
+        text = _attempt(raw, name)
+        if text is not None and "\x00" not in text:
+            return text, UTF8 if name == "utf-8-sig" else name
+    if b"\x00" in raw:
+        raise NoText
+    for name in (*guesses(raw), "cp1252", "latin-1"):
+        text = _attempt(raw, name)
+        if text is not None and len(CONTROLS.findall(text)) <= MOST_CONTROLS * len(text):
+            return text, name
+    raise NoText
+
+
+def declared(raw: bytes) -> list[str]:
+    """The encoding that an HTML or XML file says it has; none otherwise."""
+    found = _DECLARED.search(raw[:2048])
+    if found is None:
+        return []
+    name = (found[1] or found[2]).decode("ascii").lower()
+    # As browsers do: who declares Latin-1 has written Windows-1252.
+    return ["cp1252"] if name in ("iso-8859-1", "latin1", "us-ascii", "ascii") else [name]
+
+
+def guesses(raw: bytes) -> list[str]:
+    """Encodings that the bytes suggest, likeliest first; none without charset-normalizer."""
+    try:
+        from charset_normalizer import from_bytes
+    except ImportError:
+        return []
+    sample = b"\n".join(line for line in raw[: 16 * SAMPLE].split(b"\n") if not line.isascii())[:SAMPLE]
+    found = from_bytes(sample or raw[:SAMPLE], cp_isolation=list(CANDIDATES))
+    # Of equal ones Windows-1252 is by far the most frequent: French reads well in Windows-1250, too.
+    ranked = sorted((one.chaos, -one.coherence, CANDIDATES.index(_first(one.could_be_from_charset))) for one in found)
+    return [CANDIDATES[place] for _, _, place in ranked]
+
+
+def _first(names: list[str]) -> str:
+    """Of encodings that give the same text, the first candidate."""
+    return next(name for name in CANDIDATES if name in names)
+
+
+def _attempt(raw: bytes, encoding: str) -> str | None:
+    try:
+        return raw.decode(encoding)
+    except (UnicodeError, LookupError):
+        return None

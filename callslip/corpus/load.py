@@ -9,14 +9,12 @@ from typing import Any
 from callslip.corpus.documents import Corpus
 from callslip.corpus.file_types import KINDS
 from callslip.corpus.folder import SUFFIXES as FILE_SUFFIXES
-from callslip.corpus.folder import folder_format, read_beir, read_folder
+from callslip.corpus.folder import FileTally, folder_format, read_beir, read_folder
 from callslip.corpus.interactions import is_lines_of_ids, read_interactions
 from callslip.corpus.ir_datasets import PREFIX, read_ir_datasets
-from callslip.corpus.lines import Intake, printable
+from callslip.corpus.lines import Intake, file_name, is_url, local, printable
 from callslip.corpus.queries import judgements_from, queries_from
-from callslip.corpus.remote import file_name, is_url, local
 from callslip.corpus.rows import check_columns, find_column, read_documents, read_rows
-from callslip.corpus.tally import FileTally
 from callslip.errors import BadInput, BadSetting, UnknownName, Unsupported
 from callslip.runtime import plugins
 

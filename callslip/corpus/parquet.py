@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from callslip.corpus.lines import printable
-from callslip.corpus.remote import is_url, open_url
+from callslip.corpus.lines import is_url, open_url, printable
 from callslip.errors import BadInput, CallslipError, MissingExtra
 
 BATCH = 1000

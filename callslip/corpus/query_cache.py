@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from callslip.runtime import durable
-from callslip.runtime.cache import cache_folder
+from callslip.runtime.process import cache_folder
 
 WEIGHTS_AND_WORDS = (".safetensors", ".json", ".model", ".txt")
 """Endings of the files of a checkpoint that change what it writes."""

@@ -19,11 +19,11 @@ from callslip.corpus.lines import (
     check_text,
     check_value,
     kind_of,
+    local,
     printable,
     shown,
 )
 from callslip.corpus.parquet import parquet_columns, parquet_rows
-from callslip.corpus.remote import local
 from callslip.errors import BadInput, UnknownName
 
 Row = dict[str, Any]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from callslip.corpus.documents import Document, Judgements, Query
 from callslip.corpus.folder import BEIR, find_file
-from callslip.corpus.lines import Intake, printable
+from callslip.corpus.lines import Intake, local, printable
 from callslip.corpus.load import LOG_FORMATS, ROLES, check_remote, detect_format, load_corpus, name_of
 from callslip.corpus.queries import judgements_from, queries_from
-from callslip.corpus.remote import local
 from callslip.corpus.rows import check_columns, each_document, read_rows
 from callslip.errors import BadInput, BadSetting, Unsupported
 

@@ -18,8 +18,7 @@ import numpy as np
 
 import callslip.encoders.cold_start as cold_start  # a plain import would ask the package's lazy names first
 from callslip.encoders.given import GIVEN, Given
-from callslip.encoders.modules import Kind, Prompts
-from callslip.encoders.pretrained import Checkpoint, open_checkpoint
+from callslip.encoders.pretrained import Checkpoint, Kind, Prompts, open_checkpoint
 from callslip.encoders.scratch import DEFAULTS as SCRATCH
 from callslip.encoders.scratch import HashedWords, scratch_settings
 from callslip.encoders.segments import Segments, segment

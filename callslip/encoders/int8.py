@@ -36,7 +36,7 @@ import numpy as np
 from callslip.encoders.pretrained import Checkpoint
 from callslip.errors import CallslipError, MissingExtra
 from callslip.runtime import durable
-from callslip.runtime.cache import cache_folder
+from callslip.runtime.process import cache_folder
 
 RECIPE = "int8-1"
 """Version of the export, part of the file name and of the encoder's fingerprint; change it if the vectors change."""

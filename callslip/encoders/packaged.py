@@ -22,7 +22,7 @@ from callslip.encoders.embedded import Package, verify
 from callslip.encoders.onnx_weights import float_weights
 from callslip.errors import CallslipError, IndexCorrupt, MissingExtra
 from callslip.runtime import durable
-from callslip.runtime.cache import cache_folder
+from callslip.runtime.process import cache_folder
 
 FORMAT = 1
 """Version of the conversion; a change makes all folders anew."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from callslip.encoders.segments import UNIT, Segments
 from callslip.errors import CallslipError
-from callslip.runtime.cache import cache_folder
+from callslip.runtime.process import cache_folder
 from callslip.runtime.progress import counting
 
 CHUNK = 256

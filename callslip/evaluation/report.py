@@ -18,7 +18,7 @@ from callslip.evaluation.plain import plain, to_json, write_json
 from callslip.evaluation.pruning import Pruning
 from callslip.evaluation.shared_codes import BucketFigures, Buckets, bucket_figures, code_figures, group_by_code
 from callslip.evaluation.significance import CONFIDENCE, RESAMPLES, Interval, bootstrap_intervals
-from callslip.runtime.versions import versions
+from callslip.runtime.process import versions
 from callslip.search.hits import Hits
 
 FORMAT = "callslip-report"

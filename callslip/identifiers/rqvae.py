@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from callslip.errors import BadSetting, TrainingFailed
 from callslip.identifiers.kmeans import check_vectors, cluster_centres
+from callslip.runtime.device import seeded
 from callslip.runtime.progress import track
-from callslip.runtime.seeds import seeded
 
 
 def rqvae_loss(

@@ -16,7 +16,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.index.generative import GenerativeRetriever
 from callslip.index.given import Vectors
 from callslip.index.retriever import Retriever
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.storage.rows import MemoryDocuments
 
 

@@ -23,13 +23,13 @@ from callslip.index.readers import HistoryReader, ReadQuery, VectorReader
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import GenerativeSettings
 from callslip.index.tied_start import TiedStart, chosen
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search import candidates
 from callslip.search.diversity import Diversity
 from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 from callslip.training import ranks
-from callslip.training.examples import Examples, Inputs
+from callslip.training.batches import Examples, Inputs
 from callslip.training.held_out import DEPTH, held_out, pairs_without, without_judged
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 VECTORS, CLUSTERS = "vectors.npy", "clusters.safetensors"
 CODES_ALONE = ("share", "code")
 """Rankings by which codes alone are measured: documents added since the fit are found by their codes only."""
-MEMORY_SLOTS = 2
-"""Vectors that the decoder's cross-attention reads, made from the query's one vector."""
 
 
 class GenerativeRetriever(Retriever):
@@ -220,14 +218,7 @@ class GenerativeRetriever(Retriever):
 
     def writer_shape(self) -> dict[str, Any]:
         """The shape of the decoder that the settings ask for, as it is saved; reader and codes add theirs."""
-        s = self.settings
-        return {
-            "width": s.decoder_width,
-            "layers": s.decoder_layers,
-            "heads": s.decoder_heads,
-            "memory_slots": MEMORY_SLOTS,
-            "dropout": s.dropout,
-        }
+        return readers.decoder_shape(self.settings)
 
     def writer(self, shape: dict[str, Any]) -> CodeWriter:
         """A decoder of that shape; a method with another decoder gives its own."""
@@ -261,7 +252,7 @@ class GenerativeRetriever(Retriever):
     def training_pairs(self, corpus: Corpus) -> PairTable:
         """Texts to train on, each with its document: pseudo-queries, then judged queries; without those by which the
         model's trust is chosen."""
-        from callslip.training.texts import training_pairs
+        from callslip.training.batches import training_pairs
 
         if self.begins_tied:
             return pairs_without(corpus, self.settings)

@@ -21,12 +21,12 @@ from callslip.errors import BadSetting, CallslipError, Unsupported
 from callslip.index.rows import Rows
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
-from callslip.storage.numbers import Numbers
 from callslip.storage.rows import (
     Changes,
     Gone,
     MemoryDocuments,
     NewRow,
+    Numbers,
     Parts,
     StoredDocuments,
     already,

@@ -26,7 +26,7 @@ from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
 from callslip.index.tied_start import TiedStart
 from callslip.search.candidates import candidates
 from callslip.storage.rows import Parts
-from callslip.training.examples import Examples, HistoryExamples, Inputs, TextExamples
+from callslip.training.batches import Examples, HistoryExamples, Inputs, TextExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from callslip.decoders.tuned import TunedWriter
     from callslip.decoders.writer import CodeWriter
     from callslip.encoders.encoder import TextVectors
-    from callslip.encoders.modules import Kind
+    from callslip.encoders.pretrained import Kind
     from callslip.identifiers.table import Identifiers
     from callslip.index.rows import Rows
     from callslip.search.beam import Beams
@@ -45,6 +45,8 @@ T5 = "t5"
 """Folder of a saved T5."""
 TOKENIZED = 4096
 """Training texts that are tokenised at once."""
+MEMORY_SLOTS = 2
+"""Vectors that the decoder's cross-attention reads, made from the query's one vector."""
 
 
 @dataclass
@@ -55,6 +57,17 @@ class ReadQuery:
     states: np.ndarray | None = None
     inputs: np.ndarray | None = None
     """A history as the model reads it: item numbers, from 1, right-padded with 0."""
+
+
+def decoder_shape(s: Any) -> dict[str, Any]:
+    """The shape of the decoder that the settings ask for, as it is saved."""
+    return {
+        "width": s.decoder_width,
+        "layers": s.decoder_layers,
+        "heads": s.decoder_heads,
+        "memory_slots": MEMORY_SLOTS,
+        "dropout": s.dropout,
+    }
 
 
 class Builder(Protocol):

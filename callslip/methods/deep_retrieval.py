@@ -19,9 +19,9 @@ from callslip.identifiers import levels_for, random_codes
 from callslip.identifiers.table import Identifiers
 from callslip.index.generative import GenerativeRetriever
 from callslip.index.settings import GenerativeSettings, HistoryQuerySettings, Ranking, SavedCodesSettings, T5Settings
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.settings import check_range
-from callslip.training.examples import Examples, Inputs
+from callslip.training.batches import Examples, Inputs
 
 BLOCK = 2048
 """Batch size of inference without gradients."""

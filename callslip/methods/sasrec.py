@@ -27,8 +27,7 @@ from callslip.index.counts import Counts
 from callslip.index.recommender import BLOCK, Recommender
 from callslip.index.settings import EncoderSettings, HistorySettings, ScheduleSettings
 from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
-from callslip.runtime.device import best_device
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import best_device, seeded
 from callslip.search.diversity import Diversity
 from callslip.search.nearest import best_rows
 from callslip.storage.rows import Parts

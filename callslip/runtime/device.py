@@ -1,7 +1,9 @@
-"""Choice of the compute device."""
+"""Devices: which one computes, and the RNGs of all of them. The only place that seeds torch's RNG."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from callslip.errors import BadSetting
@@ -27,3 +29,15 @@ def best_device(device: str | None = None) -> torch.device:
     if torch.backends.mps.is_available():
         return torch.device("mps")
     return torch.device("cpu")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the RNGs of all devices for a block, and restore the caller's RNG states afterwards."""
+    import torch
+
+    # `manual_seed` seeds every device, so the state of every device must be saved, not only the CPU's.
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

@@ -1,4 +1,5 @@
-"""This process: how its threads wait, and when its signals are handled. Both depend on the import of torch.
+"""This process: how its threads wait, when its signals are handled, what memory it has used, the versions of its
+packages, and where it keeps its caches.
 
 **Threads.** OpenMP's threads spin while they wait for each other. If another process keeps a core busy, they wait for
 that core, and a search takes 2 to 70 times as long. The command line therefore makes OpenMP's threads sleep, before
@@ -18,8 +19,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
+from callslip import __version__
+
+PACKAGES = ("numpy", "torch", "transformers", "ir-measures", "pytrec-eval-terrier", "bm25s")
+"""Packages that can affect results."""
 SHORT_SPIN = "10000"
 """Spin count in training, some tens of microseconds: training has many short parallel sections, and sleeping after each
 made a step 25% slower."""
@@ -87,3 +93,44 @@ def _imports(frame: FrameType | None) -> int:
         found += frame.f_code.co_filename.startswith("<frozen importlib")
         frame = frame.f_back
     return found
+
+
+def peak_memory() -> int | None:
+    """The most bytes that this process has held so far; None where the system does not tell."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux; `getrusage` would also count the process that started this one
+        found = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+        return 1024 * int(found[0]) if found else None
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else 1024 * used
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that can affect results, and the platform: from package metadata, since
+    importing torch for its version would take seconds."""
+    import platform
+    from importlib import metadata
+
+    found = {"callslip": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["platform"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    return found
+
+
+def cache_folder() -> Path | None:
+    """The folder of vectors, exported encoders, converted weights and generated queries: $CALLSLIP_CACHE, or the user's
+    cache folder; None if the cache is disabled (CALLSLIP_CACHE=off)."""
+    stated = os.environ.get("CALLSLIP_CACHE", "")
+    if stated.lower() == "off":
+        return None
+    if stated:
+        return Path(stated).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callslip"

@@ -14,7 +14,7 @@ from callslip.identifiers.table import Identifiers
 from callslip.identifiers.trie import Trie
 from callslip.storage import folder as folders
 from callslip.storage.home import Home
-from callslip.storage.numbers import Numbers
+from callslip.storage.rows import Numbers
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ from typing import Any
 from callslip.errors import CallslipError, IndexCorrupt, NotAnIndex
 from callslip.runtime import durable
 from callslip.runtime.patience import wait_for
-from callslip.runtime.versions import versions
+from callslip.runtime.process import versions
 from callslip.storage import sqlite_store
-from callslip.storage.numbers import Numbers
-from callslip.storage.rows import NewRow
+from callslip.storage.rows import NewRow, Numbers
 
 MANIFEST, LOCK = "manifest.json", "lock"
 FORMAT = 2

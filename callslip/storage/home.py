@@ -9,10 +9,9 @@ from typing import Any
 
 from callslip.errors import CallslipError, IndexCorrupt
 from callslip.runtime import consent, durable
-from callslip.runtime.versions import versions
+from callslip.runtime.process import versions
 from callslip.storage import folder as folders
-from callslip.storage.numbers import Numbers, read_numbers
-from callslip.storage.rows import NewRow, Store
+from callslip.storage.rows import NewRow, Numbers, Store, read_numbers
 from callslip.storage.sqlite_store import SqliteStore, accept_loss, sha256_of
 
 TRIES = 5

@@ -29,8 +29,7 @@ import numpy as np
 
 from callslip.errors import CallslipError, TrainingStopped
 from callslip.runtime import durable
-from callslip.runtime.process import outside_imports
-from callslip.runtime.versions import versions
+from callslip.runtime.process import outside_imports, versions
 from callslip.training import ranks
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ class Checkpoints:
         """Store arrays (codes, codebooks, …) that a resumed fit need not compute again."""
         from safetensors.numpy import save
 
-        from callslip.training.course import chance_now
+        from callslip.training.loop import chance_now
 
         self._check_claimed()
         if not ranks.current().first:
@@ -207,7 +206,7 @@ class Checkpoints:
         """
         from safetensors.numpy import load
 
-        from callslip.training.course import set_chance
+        from callslip.training.loop import set_chance
 
         self._check_claimed()
         place, held = self.folder / f"kept-{_slug(name)}", None

@@ -9,8 +9,8 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Query
 from callslip.corpus.on_disk import PairTable
+from callslip.training.batches import TextChoice, training_pairs
 from callslip.training.fusion import judged_queries
-from callslip.training.texts import TextChoice, training_pairs
 
 HELD_OUT, SHARE = 500, 5
 """At most so many judged train queries, and one in so many, are held out."""

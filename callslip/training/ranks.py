@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from callslip.errors import BadSetting, CallslipError
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 
 if TYPE_CHECKING:
     import torch

@@ -27,21 +27,12 @@ def ok(*arguments):
 
 
 @pytest.fixture(scope="module")
-def data(small_corpus, tmp_path_factory):
+def data(small_corpus, beir):
     """The corpus as a BEIR folder, with vectors of its documents and queries."""
-    folder = tmp_path_factory.mktemp("data")
-    rows = [{"_id": d.doc_id, "title": d.title, "text": d.text} for d in small_corpus]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    queries = [{"_id": q.query_id, "text": q.text} for q in small_corpus.queries.values()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
-    (folder / "qrels").mkdir()
-    for split, judged in small_corpus.judgements.items():
-        lines = [f"{q}\t{d}\t{g}" for q, grades in judged.items() for d, g in grades.items()]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
     encoder = load_encoder("scratch:dim=16")
-    np.save(folder / "vectors.npy", encoder.encode([d.content for d in small_corpus]))
-    np.save(folder / "queries.npy", encoder.encode([q["text"] for q in queries]))
-    return folder
+    np.save(beir / "vectors.npy", encoder.encode([document.content for document in small_corpus]))
+    np.save(beir / "queries.npy", encoder.encode([query.text for query in small_corpus.queries.values()]))
+    return beir
 
 
 def test_codes_without_training_and_their_files(data, small_corpus, tmp_path):

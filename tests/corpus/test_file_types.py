@@ -7,12 +7,11 @@ import builtins
 import own_files
 import pytest
 
-from callslip.corpus import encodings, file_types, load_corpus
+from callslip.corpus import file_types, load_corpus
 from callslip.corpus import folder as folders
-from callslip.corpus.encodings import NoText, decoded
-from callslip.corpus.file_types import docx, notebook, pdf
+from callslip.corpus.file_types import SkippedFile, docx, notebook, pdf
+from callslip.corpus.folder import NoText, decoded
 from callslip.corpus.sections import Section
-from callslip.corpus.tally import SkippedFile
 from callslip.errors import BadInput
 
 TEXTS = {
@@ -45,8 +44,8 @@ def test_the_guess_is_made_from_the_lines_that_need_one():
 def test_html_declares_its_encoding():
     page = '<html><head><meta http-equiv="x" content="text/html; charset=koi8-r"></head><body>да</body>'
     assert decoded(page.encode("koi8_r")) == (page, "koi8-r")
-    assert encodings.declared(b"<meta charset=ISO-8859-1>") == ["cp1252"]
-    assert encodings.declared(b'<?xml version="1.0" encoding="cp1250"?>') == ["cp1250"]
+    assert folders.declared(b"<meta charset=ISO-8859-1>") == ["cp1252"]
+    assert folders.declared(b'<?xml version="1.0" encoding="cp1250"?>') == ["cp1250"]
     assert decoded(b"<meta charset=nonsense>\xe9")[0].endswith("é")
 
 

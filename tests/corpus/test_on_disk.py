@@ -14,7 +14,7 @@ from callslip.corpus import pseudo_queries
 from callslip.corpus.documents import Corpus, Document, Pair, Query
 from callslip.corpus.on_disk import PairTable, TextTable, TokenTable
 from callslip.methods.dsi import DSISettings
-from callslip.training.texts import training_pairs
+from callslip.training.batches import training_pairs
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,8 @@ import pytest
 
 from callslip import api
 from callslip.cli import app, register
+from callslip.corpus.lines import is_url, without_secrets
 from callslip.corpus.load import load_corpus
-from callslip.corpus.remote import is_url, without_secrets
 from callslip.corpus.stream import CorpusStream
 from callslip.errors import BadInput, CallslipError, MissingExtra, Unsupported
 from callslip.runtime import consent

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import callslip
 from callslip.encoders.encoder import EncoderSpec, TextVectors, load_encoder
-from callslip.encoders.modules import Prompts
+from callslip.encoders.pretrained import Prompts
 from callslip.encoders.vector_cache import shared_cache
 from callslip.errors import BadInput, BadSetting, UnknownName, Unsupported
 from callslip.index.settings import EncoderSettings

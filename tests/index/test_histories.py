@@ -11,7 +11,7 @@ import torch
 from small_log import small_log
 
 from callslip import api
-from callslip.corpus.documents import Corpus, Document, Query
+from callslip.corpus.documents import Document, Query
 from callslip.corpus.logs import numbers_of
 from callslip.decoders.histories import HistoryShape, ItemTable, Read
 from callslip.encoders.interaction_vectors import interaction_vectors
@@ -19,15 +19,10 @@ from callslip.errors import BadSetting, CallslipError, UnknownName, Unsupported
 from callslip.filters.filter import Filter
 from callslip.methods import make
 from callslip.settings import describe
-from callslip.training.examples import HistoryExamples
+from callslip.training.batches import HistoryExamples
 from callslip.training.item_ranking import no_negatives, ranking_term
 
 QUICK = {"encoder": "scratch", "epochs": 12, "decoder_width": 32, "batch_size": 64, "history_width": 32, "width": 4}
-
-
-@pytest.fixture(scope="module")
-def log() -> Corpus:
-    return small_log()
 
 
 @pytest.fixture(scope="module")

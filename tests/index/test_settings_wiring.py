@@ -28,7 +28,7 @@ from callslip.index.readers import HistoryReader, T5Reader, TunedReader, VectorR
 from callslip.index.rows import Rows
 from callslip.methods import make
 from callslip.methods.dsi import DSISettings
-from callslip.training.examples import HistoryExamples
+from callslip.training.batches import HistoryExamples
 
 BASE: dict[str, Any] = {
     "encoder": "scratch", "width": 4, "length": 2, "seed": 7, "batch_size": 48, "epochs": 3, "learning_rate": 4e-3,

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_log import small_log
 
 from callslip import api
-from callslip.corpus.documents import Corpus, Document, Query
+from callslip.corpus.documents import Document, Query
 from callslip.corpus.sequences import Sequences
 from callslip.index import start as module
 from callslip.index.counts import Counts, CountSettings, repeated
@@ -21,11 +20,6 @@ from callslip.methods import make
 QUICK = {"encoder": "scratch", "decoder_width": 16, "history_width": 16, "batch_size": 64, "width": 4, "length": 2}
 HISTORY = ("soap-2", "tea-3", "soap-3")
 ASKED = Query("q", "", HISTORY)
-
-
-@pytest.fixture(scope="module")
-def log() -> Corpus:
-    return small_log()
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from callslip.index.tied_start import SHARPNESSES, OwnLevels, TiedStart, best_sh
 from callslip.methods import make
 from callslip.storage.check import check
 from callslip.training import held_out as held_module
+from callslip.training.batches import training_pairs
 from callslip.training.held_out import HeldOutQueries, held_out, pairs_without, without_judged
-from callslip.training.texts import training_pairs
 
 QUICK = {
     "encoder": "scratch", "start": "tied", "width": 4, "length": 2, "decoder_width": 16, "batch_size": 32, "beam": 99,

@@ -30,25 +30,10 @@ FAST = {"encoder": "scratch:dim=32", "length": 12}
 QUESTIONS = ["which violin has the mark music3", "a river", "copper unlike silver", "where is the apple with fruit5"]
 
 
-@pytest.fixture(scope="module")
-def source(small_corpus, tmp_path_factory) -> Path:
-    """The small corpus as a BEIR folder."""
-    folder = tmp_path_factory.mktemp("beir")
-    rows = [{"_id": d.doc_id, "title": d.title, "text": d.text, "metadata": dict(d.metadata)} for d in small_corpus]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = [{"_id": q.query_id, "text": q.text} for q in small_corpus.queries.values()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
-    (folder / "qrels").mkdir()
-    for split, judged in small_corpus.judgements.items():
-        lines = [f"{qid}\t{doc_id}\t{grade}" for qid, grades in judged.items() for doc_id, grade in grades.items()]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
-    return folder
-
-
 @pytest.fixture
-def job(source, tmp_path) -> Path:
+def job(beir, tmp_path) -> Path:
     """Forty documents in fourteen shards."""
-    assert len(api.plan(source, tmp_path / "job", settings=FAST, shard_rows=3).shards) == 14
+    assert len(api.plan(beir, tmp_path / "job", settings=FAST, shard_rows=3).shards) == 14
     return tmp_path / "job"
 
 
@@ -147,9 +132,9 @@ def test_a_killed_driver_leaves_whole_parts_and_the_next_run_makes_the_rest(job)
 
 
 @pytest.mark.parametrize("settings", [{}, {"passages": 2}, {"words": False, "memory": False}])
-def test_the_built_index_is_the_fitted_one(source, tmp_path, settings):
-    fitted = api.fit(source, "tied-residual", tmp_path / "fitted", settings=FAST | settings)
-    api.plan(source, tmp_path / "job", settings=FAST | settings, shard_rows=7)
+def test_the_built_index_is_the_fitted_one(beir, tmp_path, settings):
+    fitted = api.fit(beir, "tied-residual", tmp_path / "fitted", settings=FAST | settings)
+    api.plan(beir, tmp_path / "job", settings=FAST | settings, shard_rows=7)
     api.encode(tmp_path / "job")
     api.build(tmp_path / "job", tmp_path / "built")
     built = api.load(tmp_path / "built")
@@ -204,15 +189,15 @@ def test_codebooks_of_a_large_corpus_are_learned_from_the_sample_of_a_fit(monkey
     np.testing.assert_array_equal(sampled.assign(vectors), codes)
 
 
-def test_given_vectors_are_cut_into_shards(source, tmp_path):
-    corpus = load_corpus(source)
+def test_given_vectors_are_cut_into_shards(beir, tmp_path):
+    corpus = load_corpus(beir)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, 24)).astype(np.float32)
     queries = {q: rng.normal(size=24).astype(np.float32) for q in corpus.queries}
     np.save(tmp_path / "vectors.npy", vectors)
     settings = {"length": 12}
     fitted = api.fit(corpus, "tied-residual", settings=settings, vectors=vectors, query_vectors=queries)
-    api.plan(source, tmp_path / "job", settings=settings, shard_rows=7, vectors=tmp_path / "vectors.npy")
+    api.plan(beir, tmp_path / "job", settings=settings, shard_rows=7, vectors=tmp_path / "vectors.npy")
     api.encode(tmp_path / "job")
     built = api.build(tmp_path / "job", tmp_path / "built", query_vectors=queries)
     asked = list(corpus.queries.values())[:10]
@@ -220,7 +205,7 @@ def test_given_vectors_are_cut_into_shards(source, tmp_path):
         assert [(hit.doc_id, hit.score) for hit in one] == [(hit.doc_id, hit.score) for hit in other]
     np.save(tmp_path / "short.npy", vectors[:39])
     with pytest.raises(BadInput, match="39 for 40 documents"):
-        api.plan(source, tmp_path / "other", settings=settings, vectors=tmp_path / "short.npy")
+        api.plan(beir, tmp_path / "other", settings=settings, vectors=tmp_path / "short.npy")
     assert not (tmp_path / "other").exists()
 
 
@@ -278,8 +263,8 @@ def test_a_bad_shard_is_tried_three_times_and_named_with_file_and_lines(job, wor
     assert workers > 1 or runs.count(2) == 3  # other processes do not run what was set here
 
 
-def test_a_plan_is_whole_or_not_there(source, tmp_path):
-    lines = (source / "corpus.jsonl").read_text().splitlines()
+def test_a_plan_is_whole_or_not_there(beir, tmp_path):
+    lines = (beir / "corpus.jsonl").read_text().splitlines()
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:5], "{", *lines[5:], lines[0]]) + "\n")
     with pytest.raises(BadInput, match=r"bad.jsonl:6"):
         api.plan(tmp_path / "bad.jsonl", tmp_path / "job", settings=FAST, shard_rows=2)
@@ -292,12 +277,12 @@ def test_a_plan_is_whole_or_not_there(source, tmp_path):
         Job.open(tmp_path)
 
 
-def test_what_cannot_be_sharded_is_refused(source, tmp_path):
+def test_what_cannot_be_sharded_is_refused(beir, tmp_path):
     with pytest.raises(Unsupported, match="bm25 cannot be fitted in shards"):
-        api.plan(source, tmp_path / "job", "bm25")
+        api.plan(beir, tmp_path / "job", "bm25")
     with pytest.raises(BadSetting, match="shard-rows is 0"):
-        api.plan(source, tmp_path / "job", shard_rows=0)
-    api.plan(source, tmp_path / "job", settings=FAST, shard_rows=30)
+        api.plan(beir, tmp_path / "job", shard_rows=0)
+    api.plan(beir, tmp_path / "job", settings=FAST, shard_rows=30)
     for part in ((0, 3), (4, 3)):
         with pytest.raises(BadSetting, match="part"):
             api.encode(tmp_path / "job", part=part)
@@ -305,15 +290,13 @@ def test_what_cannot_be_sharded_is_refused(source, tmp_path):
         api.encode(tmp_path / "job", workers=0)
 
 
-def test_the_command_line(source, tmp_path):
+def test_the_command_line(beir, tmp_path):
     def run(*arguments):
         command = [sys.executable, "-m", "callslip", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     job, index = tmp_path / "job", tmp_path / "index"
-    made = run(
-        "plan", source, "--out", job, "--shard-rows", 15, "--set", "encoder=scratch:dim=32", "--set", "length=12"
-    )
+    made = run("plan", beir, "--out", job, "--shard-rows", 15, "--set", "encoder=scratch:dim=32", "--set", "length=12")
     assert made.returncode == 0, made.stderr
     assert "40 documents in 3 shards" in made.stderr
     assert run("encode", job, "--part", "2/2").returncode == 0

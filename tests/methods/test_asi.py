@@ -29,8 +29,8 @@ from callslip.methods.asi import training as asi_training
 from callslip.methods.asi.training import Coded, Pairs
 from callslip.search.beam import beam_search
 from callslip.search.trees import FreeTree
+from callslip.training.batches import Texts
 from callslip.training.checkpoints import Checkpoints
-from callslip.training.texts import Texts
 
 QUICK = {
     "encoder": "scratch", "epochs": 8, "writing_epochs": 0, "decoder_width": 32, "width": 8, "length": 3,

@@ -24,7 +24,7 @@ from callslip.methods.asi import ASISettings, IndexedWriter, Training
 from callslip.methods.asi import method as asi_method
 from callslip.methods.asi import training as asi_training
 from callslip.methods.asi.indexers import NetworkIndexer, ProductIndexer, ResidualIndexer
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.settings import to_dict
 from callslip.training.checkpoints import Checkpoints
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reference import genret as plain
 from reference.search import ranked, score_every_code
 from small_t5 import save_small_t5
+from training_spies import Killed, kill_at
 
 import callslip
 from callslip.errors import BadSetting, TrainingFailed, UnknownName, Unsupported
@@ -273,28 +274,14 @@ def test_t5_learns_codes_of_its_own(small_corpus, tmp_path):
 # Stopped, and taken up again.
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("step", [3, 40, 75, 120])
 def test_a_fit_that_was_killed_goes_on_to_the_same_codes_and_weights(small_corpus, tmp_path, monkeypatch, step):
-    from callslip.training import loop
     from callslip.training.checkpoints import Checkpoints
 
     values = QUICK | {"level_steps": 30, "level_epochs": 2, "warmup_epochs": 1, "epochs": 3}
     whole = make("genret", values).fit(small_corpus)
-    plain_step, count = loop._step, 0
-
-    def dying(*arguments):
-        nonlocal count
-        count += 1
-        if count == step:
-            raise Killed
-        return plain_step(*arguments)
-
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "_step", dying)
+        kill_at(patched, step)
         with pytest.raises(Killed):
             make("genret", values).fit(small_corpus, Checkpoints(tmp_path / "c", every=0.0))
     index = make("genret", values).fit(small_corpus, Checkpoints(tmp_path / "c", resume=True))

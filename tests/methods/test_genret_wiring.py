@@ -25,9 +25,9 @@ from callslip.methods import make
 from callslip.methods.genret import CodebookWriter, GenRetSettings, Tokenizer, Training
 from callslip.methods.genret import method as genret_method
 from callslip.methods.genret import training as genret_training
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.settings import to_dict
-from callslip.training.examples import TextExamples
+from callslip.training.batches import TextExamples
 
 WARM = ["level 1: warm-up", "level 2: warm-up"]
 LEVELS = ["level 1", "level 2"]

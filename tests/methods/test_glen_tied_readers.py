@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_spies import Spies, found, weights
+from training_spies import Spies, before_step, found, weights
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
@@ -92,17 +92,10 @@ class TestPairs:
         assert "new/1" in last and "fruit/0" not in last
 
     def test_stopped_and_resumed_it_has_the_same_weights(self, fitted, few, tmp_path, monkeypatch, method, reader):
-        expected, plain, steps = fitted.index(method, reader), loop._step, []
+        expected = fitted.index(method, reader)
         first = Checkpoints(tmp_path / "training", every=1e9)
-
-        def step(*arguments: Any) -> bool:
-            steps.append(1)
-            if len(steps) == 2:
-                first.stop.request(signal.SIGTERM)
-            return plain(*arguments)
-
         with monkeypatch.context() as patched:
-            patched.setattr(loop, "_step", step)
+            before_step(patched, 2, lambda: first.stop.request(signal.SIGTERM))
             with pytest.raises(TrainingStopped):
                 fitted.new(method, reader).fit(few, first)
         index = fitted.new(method, reader).fit(few, Checkpoints(tmp_path / "training", resume=True))

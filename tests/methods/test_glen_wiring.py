@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from reference import glen as plain
-from training_spies import Phase, plan, without_steps
+from training_spies import Phase, not_named, plan, without_steps
 
 from callslip.corpus.documents import Document, Pair
 from callslip.encoders import encoder as encoders
@@ -35,9 +35,8 @@ from callslip.methods.glen.equations import (
 from callslip.methods.glen.pretrained import LexicalT5, LexicalTuned
 from callslip.methods.glen.settings import GLENSettings
 from callslip.runtime import device as devices
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search.bm25 import WordIndex
-from callslip.settings import describe
 from callslip.training import batches, loop
 from callslip.training.negatives import draw, prefix_negatives
 
@@ -87,10 +86,8 @@ def common_prefix(one, other) -> int:
 
 
 def test_every_setting_is_named_in_this_file_or_that_of_training_sizes():
-    files = [Path(__file__), Path(__file__).with_name("test_training_sizes.py")]
-    source = "".join(file.read_text(encoding="utf-8") for file in files)
-    names = [setting.name for setting in describe(GLENSettings)]
-    assert [name for name in names if f"{name}=" not in source and f'"{name}"' not in source] == []
+    here = Path(__file__)
+    assert not_named(GLENSettings, here, here.with_name("test_training_sizes.py")) == []
 
 
 # The presets.

@@ -14,7 +14,7 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.errors import BadSetting, CallslipError, UnknownName
 from callslip.methods import make
 from callslip.methods.tied_atomic import Training, contrastive, margin_mse
-from callslip.training.texts import training_pairs
+from callslip.training.batches import training_pairs
 
 QUICK = {"encoder": "scratch", "epochs": 6, "decoder_width": 32, "batch_size": 32, "learning_rate": 2e-3}
 

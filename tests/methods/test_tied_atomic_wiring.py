@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from reference import tied_atomic as reference
-from training_spies import Phase, plan, without_steps
+from training_spies import Phase, not_named, plan, without_steps
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Pair, Query
@@ -29,10 +29,9 @@ from callslip.methods.tied_atomic import method, training
 from callslip.methods.tied_atomic.model import T5State, TiedReader
 from callslip.methods.tied_atomic.settings import TiedAtomicSettings
 from callslip.runtime import device as devices
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search import nearest
 from callslip.search.bm25 import WordIndex
-from callslip.settings import describe
 from callslip.training import batches
 from callslip.training.negatives import NONE, draw
 
@@ -74,10 +73,8 @@ def bm25_scores(corpus, texts) -> np.ndarray:
 
 
 def test_every_setting_is_named_in_this_file_or_that_of_training_sizes():
-    files = [Path(__file__), Path(__file__).with_name("test_training_sizes.py")]
-    source = "".join(file.read_text(encoding="utf-8") for file in files)
-    names = [setting.name for setting in describe(TiedAtomicSettings)]
-    assert [name for name in names if f"{name}=" not in source and f'"{name}"' not in source] == []
+    here = Path(__file__)
+    assert not_named(TiedAtomicSettings, here, here.with_name("test_training_sizes.py")) == []
 
 
 # The schedule and the model.

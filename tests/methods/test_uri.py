@@ -11,8 +11,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import uri as plain
-from small_log import small_log
 from small_t5 import save_small_t5
+from training_spies import Killed, kill_at
 
 import callslip
 from callslip.corpus.documents import Corpus, Document, Query
@@ -34,27 +34,11 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def log() -> Corpus:
-    return small_log()
-
-
-@pytest.fixture(scope="module")
 def fitted(small_corpus, log):
     """An index of the small corpus, or of the small log, fitted once for each set of settings."""
     return functools.cache(
         lambda on="texts", **more: make("uri", QUICK | more).fit(log if on == "log" else small_corpus)
     )
-
-
-@pytest.fixture(scope="module")
-def saved(fitted, tmp_path_factory):
-    @functools.cache
-    def save(on):
-        path = tmp_path_factory.mktemp("uri") / on
-        fitted(on).save(path)
-        return path
-
-    return save
 
 
 # The equations.
@@ -459,31 +443,17 @@ def test_t5_is_a_decoder_for_it(small_corpus, tmp_path):
         assert before.doc_ids == after.doc_ids
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize(("on", "step"), [("texts", 15), ("log", 15), ("texts", 27)])
 def test_a_fit_that_was_killed_goes_on_to_the_same_codes_and_weights(
     small_corpus, log, tmp_path, monkeypatch, on, step
 ):
-    from callslip.training import loop
     from callslip.training.checkpoints import Checkpoints
 
     corpus = log if on == "log" else small_corpus
     values = QUICK | {"level_steps": 10, "level_epochs": 1, "epochs": 2, "ranker_epochs": 2}
     whole = make("uri", values).fit(corpus)
-    plain_step, count = loop._step, 0
-
-    def dying(*arguments):
-        nonlocal count
-        count += 1
-        if count == step:
-            raise Killed
-        return plain_step(*arguments)
-
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "_step", dying)
+        kill_at(patched, step)
         with pytest.raises(Killed):
             make("uri", values).fit(corpus, Checkpoints(tmp_path / "c", every=0.0))
     index = make("uri", values).fit(corpus, Checkpoints(tmp_path / "c", resume=True))

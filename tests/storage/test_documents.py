@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from callslip.corpus.documents import Document
 from callslip.errors import IndexCorrupt
-from callslip.storage.numbers import Numbers
-from callslip.storage.rows import MemoryDocuments, NewRow, StoredDocuments
+from callslip.storage.rows import MemoryDocuments, NewRow, Numbers, StoredDocuments
 from callslip.storage.sqlite_store import SqliteStore, create
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)

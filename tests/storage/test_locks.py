@@ -112,7 +112,7 @@ def test_a_draft_that_somebody_writes_is_left_alone(tmp_path):
 
 def test_files_of_a_generation_have_the_same_permissions(tmp_path):
     from callslip.storage.folder import write_generation
-    from callslip.storage.numbers import Numbers
+    from callslip.storage.rows import Numbers
 
     def save(folder):
         (folder / "private.bin").write_bytes(b"x")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip.errors import IndexCorrupt
-from callslip.storage.numbers import Numbers, read_numbers
+from callslip.storage.rows import Numbers, read_numbers
 
 ascending = st.lists(st.integers(1, 4), max_size=30).map(lambda steps: np.cumsum(steps).astype(int).tolist())
 

@@ -24,20 +24,6 @@ SETTINGS |= {"dropout": 0.0, "noise": 0.3, "width": 4, "leaf": 3}
 
 
 @pytest.fixture(scope="module")
-def beir(small_corpus, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("beir")
-    rows = [{"_id": d.doc_id, "title": d.title, "text": d.text} for d in small_corpus]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = [{"_id": q.query_id, "text": q.text} for q in small_corpus.queries.values()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
-    (folder / "qrels").mkdir()
-    for split, judged in small_corpus.judgements.items():
-        lines = [f"{qid}\t{doc_id}\t{grade}" for qid, grades in judged.items() for doc_id, grade in grades.items()]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def two(beir, tmp_path_factory) -> SimpleNamespace:
     """Every scenario of `two_ranks`, run once: what each rank wrote, and the exit codes."""
     folder = tmp_path_factory.mktemp("two")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callslip.training.texts import Texts
+from callslip.training.batches import Texts
 
 
 @settings(max_examples=100, deadline=None)

@@ -22,11 +22,10 @@ from callslip.methods.asi.model import GaussianHead, IndexedWriter
 from callslip.methods.asi.search import free_search
 from callslip.methods.asi.settings import PRESETS, ASISettings
 from callslip.methods.asi.training import Training
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search.beam import Beams
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs, Texts
 from callslip.training.loop import alone
-from callslip.training.texts import Texts
 
 INDEXER_SHAPE: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": 256, "dropout": 0.2},

@@ -20,8 +20,8 @@ from callslip.methods.asi.equations import (
     information_bottleneck,
 )
 from callslip.methods.asi.settings import AS_PRINTED
+from callslip.training.batches import Drawn, Texts
 from callslip.training.gradcache import in_chunks
-from callslip.training.texts import Drawn, Texts
 
 if TYPE_CHECKING:
     from callslip.decoders.histories import Read

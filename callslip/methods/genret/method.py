@@ -14,8 +14,8 @@ from callslip.index.generative import GenerativeRetriever
 from callslip.methods.genret.model import CodebookWriter
 from callslip.methods.genret.settings import PRESETS, GenRetSettings
 from callslip.methods.genret.training import Tokenizer, Training
-from callslip.runtime.seeds import seeded
-from callslip.training.texts import Texts
+from callslip.runtime.device import seeded
+from callslip.training.batches import Texts
 
 
 class GenRet(GenerativeRetriever):

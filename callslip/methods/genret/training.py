@@ -24,9 +24,8 @@ from callslip.methods.genret.equations import (
     retrieval,
     straight_through,
 )
-from callslip.training.examples import Inputs
+from callslip.training.batches import Drawn, Inputs, Texts
 from callslip.training.gradcache import in_chunks
-from callslip.training.texts import Drawn, Texts
 
 if TYPE_CHECKING:
     from callslip.methods.genret.method import GenRet

@@ -23,10 +23,10 @@ from callslip.methods.glen.pretrained import LexicalT5, LexicalTuned, T5Pieces
 from callslip.methods.glen.search import WordSearch, order_by_weights, query_weights, word_reasons
 from callslip.methods.glen.settings import PRESETS, GLENSettings
 from callslip.methods.glen.training import Training
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.search.beam import Beams
 from callslip.storage.rows import Parts
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 
 VOCABULARY, WEIGHTS = "vocabulary.json", "weights.npy"
 

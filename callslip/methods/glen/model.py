@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from callslip.decoders.scores import ChildScores
 from callslip.decoders.writer import DecoderLayer
 from callslip.errors import BadSetting
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 
 BLOCK = 1024
 """Batch size of inference on vectors."""

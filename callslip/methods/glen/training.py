@@ -29,7 +29,7 @@ from callslip.methods.glen.equations import (
 )
 from callslip.search.bm25 import WordIndex
 from callslip.training import batches
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 from callslip.training.gradcache import in_chunks
 from callslip.training.negatives import Answers, draw, hard_candidates, number_texts, prefix_negatives
 

@@ -15,19 +15,16 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.decoders.t5 import T5CodeWriter
 from callslip.decoders.tuned import TunedWriter
 from callslip.index import model_files, readers
-from callslip.index.generative import MEMORY_SLOTS
 from callslip.index.readers import T5Reader
 from callslip.index.retriever import Found
 from callslip.index.vectors import VectorRetriever
 from callslip.methods.tied_atomic.model import T5State, T5Vector, TiedReader, TunedVector
 from callslip.methods.tied_atomic.settings import PRESETS, TiedAtomicSettings
 from callslip.methods.tied_atomic.training import Training
-from callslip.runtime.device import best_device
-from callslip.runtime.seeds import seeded
-from callslip.training.examples import Inputs
+from callslip.runtime.device import best_device, seeded
+from callslip.training.batches import Inputs, training_pairs
 from callslip.training.loop import TrainingLog
 from callslip.training.teachers import CrossEncoder
-from callslip.training.texts import training_pairs
 
 VECTOR_BLOCK, TOKEN_BLOCK = 4096, 64
 """Texts per forward pass outside of training, given as vectors or as tokens."""
@@ -93,14 +90,7 @@ class TiedAtomic(VectorRetriever):
         return self
 
     def writer_shape(self) -> dict[str, Any]:
-        s = self.settings
-        return {
-            "width": s.decoder_width,
-            "layers": s.decoder_layers,
-            "heads": s.decoder_heads,
-            "memory_slots": MEMORY_SLOTS,
-            "dropout": s.dropout,
-        }
+        return readers.decoder_shape(self.settings)
 
     def writer(self, shape: dict[str, Any]) -> Any:
         """The small decoder over the encoder's vector; none in a dual encoder."""

@@ -17,7 +17,7 @@ from callslip.corpus.documents import Corpus, Pair
 from callslip.index.readers import with_noise
 from callslip.methods.tied_atomic.equations import contrastive, margin_mse
 from callslip.training import batches
-from callslip.training.examples import Inputs
+from callslip.training.batches import Inputs
 from callslip.training.gradcache import in_chunks
 from callslip.training.loop import train
 from callslip.training.margins import products, scores_at

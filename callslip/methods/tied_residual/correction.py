@@ -93,7 +93,7 @@ def trained(index: TiedResidual, texts: list[str], graded: list[dict[int, int]])
     """A correction trained on queries and the grades of their answers by row."""
     import torch
 
-    from callslip.runtime.seeds import seeded
+    from callslip.runtime.device import seeded
     from callslip.training import batches
     from callslip.training.loop import train
 

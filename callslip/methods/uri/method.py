@@ -20,7 +20,7 @@ from callslip.methods.uri.model import UnifiedWriter
 from callslip.methods.uri.ranker import RANKER, OwnRanker, TextRanker
 from callslip.methods.uri.settings import PRESETS, URISettings
 from callslip.methods.uri.training import Indexer, Training
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 from callslip.training.loop import TrainingLog
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from callslip.index.readers import with_noise
 from callslip.methods.uri.equations import ranking
 from callslip.methods.uri.model import Ranker
-from callslip.training.examples import Examples, HistoryExamples, TextExamples
+from callslip.training.batches import Examples, HistoryExamples, TextExamples
 from callslip.training.item_ranking import no_negatives, ranking_term
 from callslip.training.loop import train
 from callslip.training.losses import sampled_softmax

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from callslip.runtime.seeds import seeded
+from callslip.runtime.device import seeded
 
 
 def test_a_block_under_a_seed_repeats():
