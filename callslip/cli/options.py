@@ -29,8 +29,12 @@ CorpusArgument = Annotated[
 FormatOption = Annotated[
     str | None, typer.Option("--format", help="Format of the corpus, if it cannot be detected from the name.")
 ]
-QueriesOption = Annotated[Path | None, typer.Option("--queries", help="A file of queries (JSONL, TSV, TREC topics).")]
-QrelsOption = Annotated[Path | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC).")]
+QueriesOption = Annotated[
+    str | None, typer.Option("--queries", help="A file of queries (JSONL, TSV, TREC topics), or its URL.")
+]
+QrelsOption = Annotated[
+    str | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC), or the URL of a file.")
+]
 ItemsOption = Annotated[Path | None, typer.Option("--items", help="Items of an interaction log (JSONL or .item).")]
 ColumnOption = Annotated[
     list[str] | None,
@@ -121,8 +125,8 @@ StoreOption = Annotated[
 def read_corpus(
     source: str,
     format: str | None,
-    queries: Path | None,
-    qrels: Path | None,
+    queries: str | None,
+    qrels: str | None,
     items: Path | None = None,
     columns: list[str] | None = None,
     skip_bad: bool = False,

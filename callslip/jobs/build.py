@@ -86,7 +86,7 @@ def coded(job: Job) -> Coded:
                     elif name in part:
                         yield part[name], part[owners], False
 
-    return Coded(job.maker(), blocks)
+    return Coded(job.maker(), blocks())
 
 
 def _check_encoder(job: Job, retriever: TiedResidual) -> None:

@@ -16,13 +16,13 @@ from callslip.corpus.sequences import Sequences
 from callslip.decoders.histories import HistoryEncoder, ItemTable
 from callslip.errors import BadSetting
 from callslip.identifiers import RQVAE, VQVAE
+from callslip.identifiers.vector_table import VectorTable
 from callslip.methods import make
 from callslip.methods.deep_retrieval import chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
 from callslip.methods.sasrec import next_items
 from callslip.methods.seqrules import SeqRules, SeqRulesSettings, rules
 from callslip.methods.transitions import Transitions, TransitionsSettings, steps, walks
-from callslip.search.vector_table import VectorTable
 
 logs = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=6)
 

@@ -10,7 +10,7 @@ at the end of a fit, on queries that are held out from the memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -68,10 +68,10 @@ class Evidence:
 
 @dataclass
 class Coded:
-    """The codes of a corpus: the quantiser, and what reads blocks of codes: those of texts, then those of passages."""
+    """The codes of a corpus: the quantiser, and blocks of codes: those of texts, then those of passages."""
 
     maker: TiedQuantizer
-    blocks: Callable[[], Iterable[Block]]
+    blocks: Iterable[Block]
 
 
 class TiedResidual(Retriever):
@@ -109,7 +109,7 @@ class TiedResidual(Retriever):
         s = self.settings
         coded = self._coded or self._code(corpus)
         self.maker, length = coded.maker, coded.maker.length
-        self.entries = Entries.of_blocks(coded.blocks, self.maker.tree, self.maker.scales)
+        self.entries = Entries.of_blocks(coded.blocks, length, self.maker.tree, self.maker.scales)
         if s.words:
             self.words.index(document.content for document in corpus)
         self.memory = Memory(length)
@@ -126,7 +126,7 @@ class TiedResidual(Retriever):
         del vectors  # from here on, codes are all there is
         passages, _, owners = self.passage_codes(corpus.documents)
         blocks: list[Block] = [(codes, np.arange(len(codes)), True), (passages, owners, False)]
-        return Coded(self.maker, lambda: blocks)
+        return Coded(self.maker, blocks)
 
     def new_maker(self, count: int, dim: int) -> TiedQuantizer:
         """The quantiser for `count` vectors of `dim` numbers, without codebooks yet."""
