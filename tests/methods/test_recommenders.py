@@ -262,7 +262,7 @@ def test_tigers_codes_are_those_of_the_quantiser_asked_for(quantiser, kind, tmp_
     values = {"encoder": "scratch", "quantiser": quantiser, "rqvae_epochs": 2, "rqvae_latent": 4, "width": 8}
     index = make("tiger", values | {"length": 2, "epochs": 0, "collisions": "bucket"}).fit(log)
     assert type(index.maker) is kind
-    expected = kind(2, 8, 64, latent=4).fit(index.vectors, epochs=2)
+    expected = kind(2, 8, 64, latent=4).fit(index.texts.encode([item.content for item in log]), epochs=2)
     np.testing.assert_array_equal(index.identifiers.in_row_order()[1], expected)
     index.save(tmp_path / "index")
     assert type(load(tmp_path / "index").maker) is kind

@@ -36,6 +36,8 @@ from callslip.settings import describe
 from callslip.training import batches
 from callslip.training.negatives import NONE, draw
 
+pytestmark = pytest.mark.usefixtures("whole_precision")
+
 SMALL = {"encoder": "scratch:dim=32", "decoder_width": 16, "decoder_heads": 2, "dropout": 0, "batch_size": 32}
 QUESTION = "which violin has the mark music0"
 
