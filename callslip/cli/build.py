@@ -18,14 +18,8 @@ def build(
 ) -> None:
     """Build the index of a job: the same index that `callslip fit` builds in one piece."""
     from callslip import api
-    from callslip.jobs.build import footprint
-    from callslip.runtime.memory import peak_memory
 
     index = api.build(job, out, query_vectors=query_vectors)
     options.say(f"saved {out} ({options.counted(len(index), 'document')}, {index.method})")
-    sizes = footprint(out)
-    largest = ", ".join(f"{name} {size:.0f}" for name, size in list(sizes.items())[:4])
-    options.say(f"bytes a document, beside the texts: {sum(sizes.values()):.0f} ({largest})")
-    if peak := peak_memory():
-        options.say(f"peak memory: {peak / 2**20:,.0f} MB, {peak / max(1, len(index)):,.0f} bytes a document")
+    options.say_sizes(out, len(index))
     options.say(f'next: callslip search {out} "your question"')

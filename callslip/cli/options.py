@@ -159,6 +159,18 @@ def read_corpus(
     return corpus
 
 
+def say_sizes(index: Path, documents: int) -> None:
+    """Say how large a saved index is, and how much memory this process has taken, for each of the documents."""
+    from callslip.runtime.memory import peak_memory
+    from callslip.storage.folder import footprint
+
+    sizes = footprint(index)
+    largest = ", ".join(f"{name} {size:.0f}" for name, size in list(sizes.items())[:4])
+    say(f"bytes a document, beside the texts: {sum(sizes.values()):.0f} ({largest})")
+    if peak := peak_memory():
+        say(f"peak memory: {peak / 2**20:,.0f} MB, {peak / max(1, documents):,.0f} bytes a document")
+
+
 def open_index(path: Path, assignments: list[str] | None, query_vectors: Any = None) -> Retriever:
     """Load an index with the search settings of `--set` and the vectors of `--query-vectors`."""
     from callslip.api import load
