@@ -17,9 +17,7 @@ def build(
     query_vectors: options.QueryVectorsOption = None,
     documents: Annotated[
         str | None,
-        typer.Option(
-            "--documents", metavar="ADDRESS", help="PostgreSQL database for the documents, as in share."
-        ),
+        typer.Option("--documents", metavar="ADDRESS", help="PostgreSQL database for the documents, as in share."),
     ] = None,
 ) -> None:
     """Build the index of a job: the same index that `callslip fit` builds in one piece."""

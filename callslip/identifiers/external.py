@@ -1,8 +1,8 @@
 """Records that are too many for memory, sorted on disk by a small key.
 
 Records come in blocks. If there are more than are held at once, they are distributed over files by ranges of their
-keys, and a file that is too large is distributed again, by single keys. Each file is then sorted in memory. The files
-have no names, so nothing is left of them whatever happens.
+keys, and a file that is too large is distributed again, by smaller ranges. Each file is then sorted in memory. The
+files have no names, so nothing is left of them whatever happens.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
-FILES = 256
-"""Files that records are distributed over at once."""
+FILES = 64
+"""Files that records are distributed over at once: with those of smaller ranges fewer than any system allows."""
 HELD = 250_000
 """Records that are held and sorted in memory: about 80 MB for codes of 96 tokens, with the copies of a sort."""
 
@@ -75,7 +75,7 @@ class _Spool:
                 elif self._step == 1:
                     yield from self._pieces(file, held)
                 else:
-                    deeper = _Spool(1)
+                    deeper = _Spool(-(-self._step // FILES))
                     for piece in self._pieces(file, held):
                         deeper.add(piece)
                     yield from deeper.sorted(held)

@@ -35,13 +35,21 @@ def test_records_come_in_the_order_of_keys_and_then_as_they_came(data, held, key
 
 @pytest.mark.parametrize("held", [50, 700, 10**6])
 def test_many_records_and_many_with_one_key(held, monkeypatch):
-    """More ranges than one file each, and a range whose records have to be distributed again."""
+    """Ranges whose records have to be distributed again, and again; never more than a few files each time."""
     monkeypatch.setattr(external, "FILES", 5)
+    original, opened = external._Spool.sorted, []
+
+    def counted(self, held):
+        opened.append(len(self._files))
+        return original(self, held)
+
+    monkeypatch.setattr(external._Spool, "sorted", counted)
     rng = np.random.default_rng(held)
     made = records(rng.permutation(np.concatenate([rng.integers(0, 1000, 2000), np.full(900, 7)])))
     pieces = list(sorted_by_key(np.array_split(made, 7), 1000, held))
     np.testing.assert_array_equal(np.concatenate(pieces), made[np.argsort(made["keys"], kind="stable")])
     assert held == 10**6 or max(map(len, pieces)) <= held
+    assert max(opened, default=0) <= 5 and (held > 50 or len(opened) > 6)
 
 
 def test_nobody_else_sees_the_files(tmp_path, monkeypatch):
@@ -50,8 +58,8 @@ def test_nobody_else_sees_the_files(tmp_path, monkeypatch):
     opened = []
     original = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **k: opened.append(original(**k)) or opened[-1])
-    pieces = sorted_by_key([records(np.arange(100))], 256, held=10)
+    pieces = sorted_by_key([records(np.arange(256))], 256, held=10)
     next(pieces)
-    assert len(opened) == 100 and not list(tmp_path.iterdir())
+    assert len(opened) == external.FILES and not list(tmp_path.iterdir())
     list(pieces)
     assert all(file.closed for file in opened)
