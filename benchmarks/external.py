@@ -86,7 +86,7 @@ def main() -> None:
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         report[f"{count} codes of {tokens} tokens"] = json.loads(said.splitlines()[-1])
         print(count, tokens, said, flush=True)
-    save("external", {"machine": machine(), "sizes": report})
+    save("external", {"machine": machine()} | report)
 
 
 if __name__ == "__main__":

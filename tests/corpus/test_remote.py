@@ -145,8 +145,10 @@ def test_wrong_urls_of_queries_and_judgements_are_named_without_their_secrets(me
                 "memory://shelf/corpus.jsonl", queries=f"memory://shelf/{queries}", qrels=f"memory://shelf/{qrels}"
             )
         assert "memory://shelf/" in str(caught.value)
-    with pytest.raises(BadInput) as caught:
+    memory.pipe(f"{shelf}/empty.jsonl{secret}", b"\n")
+    with pytest.raises(BadInput, match="no queries") as caught:
         load_corpus("memory://shelf/corpus.jsonl", queries=f"{shelf}/empty.jsonl{secret}")
+    memory.rm(f"{shelf}/empty.jsonl{secret}")
     assert "secret" not in str(caught.value) and "sig=" not in str(caught.value)
 
 
