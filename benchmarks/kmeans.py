@@ -1,6 +1,6 @@
 """k-means by scikit-learn and by faiss: CPU seconds and inertia, taken in turns, one thread each.
 
-    OMP_NUM_THREADS=1 python benchmarks/kmeans.py [--vectors 90000] [--clusters 256] [--rounds 3]
+    OMP_NUM_THREADS=1 python benchmarks/kmeans.py [--of texts random] [--vectors 90000] [--rounds 3]
 
 The vectors are those of windows of real texts by the `scratch` encoder, and random unit vectors. `callslip` is what a
 fit runs where faiss is installed, `scikit-learn` what it runs elsewhere. Beside them is faiss by itself, from random
@@ -27,6 +27,14 @@ from callslip.identifiers.kmeans import FIRST, ROUNDS, SAMPLE, cluster_centres, 
 DIM, SMALLER = 384, 64
 STEP = 11
 """Every so many windows, so that they come from many texts."""
+
+
+def vectors_of(name: str, count: int) -> np.ndarray:
+    if name == "random":
+        made = np.random.default_rng(0).standard_normal((count, DIM), np.float32)
+        return made / np.linalg.norm(made, axis=1, keepdims=True)
+    texts = list(islice(windows(), 0, STEP * count, STEP))
+    return np.ascontiguousarray(load_encoder(f"scratch:dim={DIM}").encode(texts), np.float32)
 
 
 def by_callslip(vectors: np.ndarray, k: int) -> np.ndarray:
@@ -104,18 +112,14 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=90_000)
     parser.add_argument("--clusters", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--of", nargs="+", default=["texts", "random"], choices=["texts", "random"])
     arguments = parser.parse_args()
     faiss.omp_set_num_threads(1)
-    texts = list(islice(windows(), 0, STEP * arguments.vectors, STEP))[: arguments.vectors]
-    kinds = {"texts": load_encoder(f"scratch:dim={DIM}").encode(texts)}
-    made = np.random.default_rng(0).standard_normal((len(texts), DIM), np.float32)
-    kinds["random"] = made / np.linalg.norm(made, axis=1, keepdims=True)
-    report = {}
-    for name, vectors in kinds.items():
-        report[name] = measured(np.ascontiguousarray(vectors, np.float32), arguments.clusters, arguments.rounds)
-        print(name, report[name], flush=True)
-    shape = {"vectors": len(texts), "numbers": DIM, "clusters": arguments.clusters}
-    save("kmeans", {"machine": machine(), **shape, "data": report})
+    shape = {"vectors": arguments.vectors, "numbers": DIM, "clusters": arguments.clusters, "rounds": arguments.rounds}
+    for name in arguments.of:
+        found = measured(vectors_of(name, arguments.vectors), arguments.clusters, arguments.rounds)
+        print(name, found, flush=True)
+        save("kmeans", {"machine": machine(), name: shape | found})
 
 
 if __name__ == "__main__":
