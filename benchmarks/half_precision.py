@@ -27,9 +27,11 @@ DATA = Path(os.environ.get("CALLSLIP_DATA", "../shared/data"))
 METHODS = {
     "dense": {},
     "memory": {},
-    "dsi-semantic, ranking=bucket": {"ranking": "bucket"},
     "dsi-semantic, ranking=sum": {"ranking": "sum"},
+    "dsi-semantic, ranking=bucket": {"ranking": "bucket"},
 }
+SHORT = {"training_texts": ("document",)}
+"""A short training: the documents themselves and the judged queries, without pseudo-queries."""
 MEASURES = ("nDCG@10", "R@100")
 HITS = 10
 
@@ -97,9 +99,9 @@ def main() -> None:
             method = label.partition(",")[0]
             if method not in arguments.methods:
                 continue
-            preset = "quick" if method == "dsi-semantic" else None
+            coded = method == "dsi-semantic"
             if method not in fitted:
-                fitted[method] = make(method, {}, preset=preset).fit(corpus)
+                fitted[method] = make(method, SHORT if coded else {}, preset="quick" if coded else None).fit(corpus)
             index: Any = fitted[method].adjust(settings) if settings else fitted[method]
             vectors = index.texts.documents(corpus, "encoding documents")
             report[f"{name}, {label}"] = measured(index, corpus, vectors)
