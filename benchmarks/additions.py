@@ -21,9 +21,9 @@ from timing import machine, save
 
 from callslip.decoders.writer import CodeWriter
 from callslip.identifiers.table import Identifiers
+from callslip.identifiers.vector_table import VectorTable
 from callslip.search.beam import beam_search
 from callslip.search.postings import Postings
-from callslip.search.vector_table import VectorTable
 
 LENGTH, WIDTH, DIM, WORDS = 4, 256, 128, 20
 
@@ -76,8 +76,8 @@ def of_codes(count: int, adds: int, folder: Path) -> dict[str, Any]:
 
 def of_vectors(count: int, adds: int, folder: Path) -> dict[str, Any]:
     made = np.random.default_rng(0).standard_normal((count, DIM), dtype=np.float32)
-    VectorTable(made).save(folder / "vectors.npy")
-    table, one = VectorTable.load(folder / "vectors.npy"), made[:1].copy()
+    VectorTable.of(made).save(folder)
+    table, one = VectorTable.load(folder), made[:1].copy()
 
     def add(_: int) -> None:
         nonlocal table

@@ -1,98 +1,92 @@
-"""A table of many random codes, sorted on disk and searched: CPU seconds, memory, bytes a code.
+"""Codes of many documents, sorted on disk as `callslip build` does: CPU seconds, memory, bytes a code, and a search.
 
-    OMP_NUM_THREADS=1 python benchmarks/external.py [--codes 100000000] [--folder FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/external.py [--codes 100000000 10000000] [--tokens 16 96]
 
-Codes of four levels of 256 tokens are made a block at a time and sorted by `callslip.identifiers.external`, in a
-process of its own, whose memory is measured. Then our code writer with random weights searches the mapped trie: one
-query, beam 50.
+Random codes of so many tokens, one a document, are made a shard at a time and become `Entries`, in a process of its
+own. Then random queries read the documents of the best prefixes in the mapped table, as `tied-residual` does: a
+thousand candidates. TMPDIR is where the files without names are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from timing import machine, save
 
-LENGTH, WIDTH, BEAM, BLOCK = 4, 256, 50, 1_000_000
+from callslip.index.entries import Block, Entries
+
+BLOCK, TREE, CANDIDATES, CHECKED = 100_000, 2, 1000, 2000
 
 
-def blocks(count: int) -> Iterator[np.ndarray]:
+def blocks(count: int, tokens: int) -> Iterator[Block]:
     rng = np.random.default_rng(count)
     for start in range(0, count, BLOCK):
-        yield rng.integers(0, WIDTH, (min(BLOCK, count - start), LENGTH), dtype=np.int32)
+        size = min(BLOCK, count - start)
+        yield rng.integers(0, 256, (size, tokens), dtype=np.uint8), np.arange(start, start + size), True
 
 
-def build(count: int, folder: Path) -> dict[str, float]:
-    from callslip.identifiers.external import write_table
+def measured(count: int, tokens: int, rounds: int) -> dict[str, float]:
     from callslip.runtime.process import peak_memory
 
     began = time.process_time()
-    write_table(blocks(count), folder, LENGTH, with_codes=False)
-    return {"CPU seconds": round(time.process_time() - began, 1), "peak MB": round(peak_memory() / 2**20)}
-
-
-def search(folder: Path, rounds: int) -> dict[str, float]:
-    import torch
-
-    from callslip.decoders.writer import CodeWriter
-    from callslip.identifiers.trie import Trie
-    from callslip.search.beam import beam_search
-
-    trie, rows = Trie.load(folder, LENGTH), np.load(folder / "rows.npy", mmap_mode="r")
-    torch.manual_seed(0)
-    model, costs = CodeWriter(384, [WIDTH] * LENGTH).eval(), []
+    for codes, *_ in blocks(count, tokens):
+        _ = codes.astype(np.float32).sum(axis=1)
+    made = time.process_time() - began  # what the codes and their scales cost, which are not part of the sort
+    began = time.process_time()
+    found = blocks(count, tokens)
+    entries = Entries.of_blocks(found, tokens, TREE, lambda codes: 1 / codes.astype(np.float32).sum(axis=1))
+    spent, peak = time.process_time() - began - made, peak_memory() or 0
+    layer, rng, costs = entries.layers[0], np.random.default_rng(0), []
     for _ in range(rounds):
-        query = torch.randn(1, 384)
+        table = rng.standard_normal((tokens, 256), np.float32)
         began = time.process_time()
-        beams = beam_search(model, query, trie, BEAM)[0]
-        _ = rows[trie.below[-1][beams.nodes]]
+        entries.best_of_rows(opened := entries.open(table, CANDIDATES), entries.scores(table, opened))
         costs.append(1000 * (time.process_time() - began))
     checked = 0
-    for block in blocks(trie.count):  # the rows of the first block are where the trie has their codes
-        for row in range(0, min(len(block), 2000)):
-            inside = trie.documents_of(LENGTH - 1, trie.node_of(block[row].tolist()))
-            checked += bool((rows[inside] == row).any())
+    for codes, rows, _ in blocks(count, tokens):
+        for code, row in zip(codes[:CHECKED], rows[:CHECKED].tolist(), strict=True):
+            key = np.uint16(int(code[0]) << 8 | int(code[1]))
+            here = slice(*(int(np.searchsorted(layer.keys, key, side=side)) for side in ("left", "right")))
+            at = np.flatnonzero(layer.owners[here] == row)
+            checked += len(at) == 1 and bool((layer.codes[here][at[0]] == code).all())
         break
-    at = np.percentile(costs, [50, 99])
-    return {"CPU ms, median": round(float(at[0]), 2), "CPU ms, p99": round(float(at[1]), 2), "codes found": checked}
+    held = (layer.codes, layer.scales, layer.owners)
+    return {
+        "CPU seconds": round(spent, 1),
+        "peak MB": round(peak / 2**20),
+        "bytes a code": round(sum(array.nbytes for array in held) / count, 2),
+        "search, CPU ms, median": round(float(np.median(costs)), 2),
+        "search, CPU ms, p99": round(float(np.percentile(costs, 99)), 2),
+        "codes looked up": min(CHECKED, count),
+        "codes found": checked,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codes", type=int, default=100_000_000)
-    parser.add_argument("--folder", type=Path, help="where the table is written; it is removed")
+    parser.add_argument("--codes", type=int, nargs="+", default=[100_000_000, 10_000_000])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 96])
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--only", choices=["build", "search"], help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.only == "build":
-        print(json.dumps(build(arguments.codes, arguments.folder)))
+    both = list(zip(arguments.codes, arguments.tokens, strict=True))
+    if arguments.one:
+        print(json.dumps(measured(*both[0], arguments.rounds)))
         return
-    if arguments.only == "search":
-        print(json.dumps(search(arguments.folder, arguments.rounds)))
-        return
-    folder = Path(tempfile.mkdtemp(prefix="external-", dir=arguments.folder))
-    report = {"machine": machine(), "codes": arguments.codes}
-    try:
-        for only in ("build", "search"):
-            command = [sys.executable, __file__, "--only", only, "--codes", str(arguments.codes)]
-            command += ["--folder", str(folder), "--rounds", str(arguments.rounds)]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            report[only] = json.loads(said.splitlines()[-1])
-            print(only, report[only], flush=True)
-        size = sum(path.stat().st_size for path in folder.iterdir())
-        report["bytes a code"] = round(size / arguments.codes, 2)
-    finally:
-        shutil.rmtree(folder)
-    save("external", report)
+    report = {}
+    for count, tokens in both:
+        command = [sys.executable, __file__, "--one", "--rounds", str(arguments.rounds)]
+        command += ["--codes", str(count), "--tokens", str(tokens)]
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        report[f"{count} codes of {tokens} tokens"] = json.loads(said.splitlines()[-1])
+        print(count, tokens, said, flush=True)
+    save("external", {"machine": machine()} | report)
 
 
 if __name__ == "__main__":

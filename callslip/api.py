@@ -157,17 +157,35 @@ def train(
     return train_job(job, every=every, again=again, tell=tell)
 
 
-def build(job: str | Path, out: str | Path, *, query_vectors: Vectors | Encode | None = None) -> Retriever:
-    """Make the index of a job whose parts are all there, or that is trained, and save it to the folder `out`."""
+def build(
+    job: str | Path,
+    out: str | Path,
+    *,
+    query_vectors: Vectors | Encode | None = None,
+    documents: str | None = None,
+) -> Retriever:
+    """Make the index of a job whose parts are all there, or that is trained, and save it to the folder `out`.
+
+    `documents` is the address of a PostgreSQL database that keeps the documents, as after `share`.
+    """
     from callslip.jobs.build import build_job
     from callslip.jobs.plan import Job
+    from callslip.storage.copies import check_database
 
+    if documents is not None:
+        check_database(documents)
     if Job.open(job).trained:
         from callslip.jobs.train import copy_trained
 
         copy_trained(job, out, query_vectors is not None)
-        return load(out)
-    return build_job(job, out, query_vectors)
+        index = load(out)
+    else:
+        index = build_job(job, out, query_vectors)
+    if documents is None:
+        return index
+    index.close()
+    share(out, documents)
+    return load(out, store=documents, query_vectors=query_vectors)
 
 
 def load(

@@ -10,6 +10,7 @@ import tempfile
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_topics import TOPICS
 
@@ -21,6 +22,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 
 from callslip.corpus.documents import Corpus, Document, Query
+from callslip.identifiers import vector_table
+
+
+@pytest.fixture(scope="module")
+def whole_precision():
+    """Indexes hold float32, so that tests of a training can compare its numbers with the vectors that it has seen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vector_table, "HELD", np.float32)
+        yield
 
 
 @pytest.fixture(scope="session")

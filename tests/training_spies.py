@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from half_precision import HALF
 
 from callslip.corpus.documents import Corpus, Pair
 from callslip.corpus.pseudo_queries import pseudo_queries
@@ -287,7 +288,7 @@ def check_encoder(corpus: Corpus, method: str, values: dict[str, Any]) -> None:
     contents = [document.content for document in corpus]
     expected = TextVectors(index.settings).encode([" ".join(text.split()[:3]) for text in contents])
     assert index.vectors.shape == (len(corpus), 16)
-    np.testing.assert_allclose(index.vectors, expected, atol=1e-6)
+    np.testing.assert_allclose(index.vectors, expected, **HALF)
 
 
 def check_search_settings(index: Any, query: str, patch: pytest.MonkeyPatch) -> None:

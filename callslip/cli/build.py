@@ -15,17 +15,15 @@ def build(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="A folder whose shards are all encoded.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the index.")],
     query_vectors: options.QueryVectorsOption = None,
+    documents: Annotated[
+        str | None,
+        typer.Option("--documents", metavar="ADDRESS", help="PostgreSQL database for the documents, as in share."),
+    ] = None,
 ) -> None:
     """Build the index of a job: the same index that `callslip fit` builds in one piece."""
     from callslip import api
-    from callslip.jobs.build import footprint
-    from callslip.runtime.process import peak_memory
 
-    index = api.build(job, out, query_vectors=query_vectors)
+    index = api.build(job, out, query_vectors=query_vectors, documents=documents)
     options.say(f"saved {out} ({options.counted(len(index), 'document')}, {index.method})")
-    sizes = footprint(out)
-    largest = ", ".join(f"{name} {size:.0f}" for name, size in list(sizes.items())[:4])
-    options.say(f"bytes a document, beside the texts: {sum(sizes.values()):.0f} ({largest})")
-    if peak := peak_memory():
-        options.say(f"peak memory: {peak / 2**20:,.0f} MB, {peak / max(1, len(index)):,.0f} bytes a document")
+    options.say_sizes(out, len(index))
     options.say(f'next: callslip search {out} "your question"')

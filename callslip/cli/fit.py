@@ -33,6 +33,9 @@ ReplaceOption = Annotated[
     bool, typer.Option("--replace", help="Replace an index even if it was changed after its fit.")
 ]
 
+MANY = 1000
+"""Documents from which on a fit tells its memory and the bytes a document: of fewer, they say nothing."""
+
 
 @app.command()
 def fit(
@@ -129,6 +132,8 @@ def _tell(retriever: Retriever, out: Path, name: str) -> None:
     options.say(
         f"saved {out} ({options.counted(len(retriever), 'document')}, {name}, fitted in {retriever.fit_seconds:.0f} s)"
     )
+    if len(retriever) >= MANY:
+        options.say_sizes(out, len(retriever))
     log = getattr(retriever, "log", None)
     if log is not None and not log.records:
         options.say("epochs=0: the model is untrained, so the codes that it writes are random")

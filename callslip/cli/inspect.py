@@ -79,13 +79,14 @@ def _vectors(path: Path, count: int) -> Any:
     """The vectors that an index keeps beside its codes; None if it keeps none."""
     import numpy as np
 
+    from callslip.identifiers.vector_table import BY_CODE, VECTORS, VectorTable
     from callslip.storage.saved_codes import place_of_codes
 
     place = place_of_codes(path) if path.is_dir() else None
-    if place is None or not (place / "vectors.npy").is_file():
+    if place is None or not any((place / name).is_file() for name in (BY_CODE, VECTORS)):
         return None
-    vectors = np.load(place / "vectors.npy", mmap_mode="r", allow_pickle=False)
-    return vectors if vectors.ndim == 2 and vectors.shape[1] and len(vectors) == count else None
+    vectors = VectorTable.load(place)
+    return np.asarray(vectors) if vectors.shape[1] and len(vectors) == count else None
 
 
 def _documents(count: int | None) -> str:

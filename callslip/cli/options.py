@@ -29,8 +29,12 @@ CorpusArgument = Annotated[
 FormatOption = Annotated[
     str | None, typer.Option("--format", help="Format of the corpus, if it cannot be detected from the name.")
 ]
-QueriesOption = Annotated[Path | None, typer.Option("--queries", help="A file of queries (JSONL, TSV, TREC topics).")]
-QrelsOption = Annotated[Path | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC).")]
+QueriesOption = Annotated[
+    str | None, typer.Option("--queries", help="A file of queries (JSONL, TSV, TREC topics), or its URL.")
+]
+QrelsOption = Annotated[
+    str | None, typer.Option("--qrels", help="A file or folder of judgements (BEIR or TREC), or the URL of a file.")
+]
 ItemsOption = Annotated[Path | None, typer.Option("--items", help="Items of an interaction log (JSONL or .item).")]
 ColumnOption = Annotated[
     list[str] | None,
@@ -121,8 +125,8 @@ StoreOption = Annotated[
 def read_corpus(
     source: str,
     format: str | None,
-    queries: Path | None,
-    qrels: Path | None,
+    queries: str | None,
+    qrels: str | None,
     items: Path | None = None,
     columns: list[str] | None = None,
     skip_bad: bool = False,
@@ -153,6 +157,18 @@ def read_corpus(
         for example in corpus.skipped.examples[:3]:
             say(f"  {example}")
     return corpus
+
+
+def say_sizes(index: Path, documents: int) -> None:
+    """Say how large a saved index is, and how much memory this process has taken, for each of the documents."""
+    from callslip.runtime.process import peak_memory
+    from callslip.storage.folder import footprint
+
+    sizes = footprint(index)
+    largest = ", ".join(f"{name} {size:.0f}" for name, size in list(sizes.items())[:4])
+    say(f"bytes a document, beside the texts: {sum(sizes.values()):.0f} ({largest})")
+    if peak := peak_memory():
+        say(f"peak memory: {peak / 2**20:,.0f} MB, {peak / max(1, documents):,.0f} bytes a document")
 
 
 def open_index(path: Path, assignments: list[str] | None, query_vectors: Any = None) -> Retriever:

@@ -18,7 +18,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -250,8 +250,11 @@ def without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def file_name(url: str) -> PurePosixPath:
-    """The name of a URL's file."""
+def file_name(source: str | Path) -> PurePath:
+    """The name of a file, which may be behind a URL."""
+    if not is_url(source):
+        return PurePath(Path(source).name)
+    url = str(source)
     return PurePosixPath(PurePosixPath(urlsplit(url).path or urlsplit(url).netloc).name)
 
 

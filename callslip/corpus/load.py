@@ -153,7 +153,7 @@ def detect_format(source: str | Path) -> str:
     path = local(source)
     if isinstance(path, Path) and path.is_dir():
         return folder_format(path)
-    name = file_name(path).name if isinstance(path, str) else path.name
+    name = file_name(path).name
     suffix = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
     kind = SUFFIXES.get(suffix)
     if kind is None and suffix in KINDS:

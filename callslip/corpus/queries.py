@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from callslip.corpus.documents import Judgements, Query
-from callslip.corpus.lines import Flaw, Intake, check_id, kind_of
+from callslip.corpus.lines import Flaw, Intake, check_id, file_name, is_url, kind_of, printable
 from callslip.corpus.rows import NAMES, Columns, Row, check_columns, read_queries, read_rows
 from callslip.corpus.trec import read_judgements, read_topics, split_of
 from callslip.errors import BadInput, UnknownName
@@ -30,7 +30,7 @@ def load_judgements(path: str | Path, *, skip_bad: bool = False) -> Judgements:
     """Read a judgement file: TREC's four columns, BEIR's three, or JSONL."""
     judgements = read_judgements(path, Intake(skip_bad))
     if not judgements:
-        raise BadInput(path, "no judgements in this file", remedy="Give lines of: query, document, grade.")
+        raise BadInput(printable(path), "no judgements in this file", remedy="Give lines of: query, document, grade.")
     return judgements
 
 
@@ -52,7 +52,8 @@ def queries_from(
     queries = read_queries(path, rows, intake, columns)
     if not queries:
         counted = f" ({intake.skipped.count} bad lines skipped)" if intake.skipped.count else ""
-        raise BadInput(path, f"no queries in this file{counted}", remedy="Give a file with queries, or leave it out.")
+        remedy = "Give a file with queries, or leave it out."
+        raise BadInput(printable(path), f"no queries in this file{counted}", remedy=remedy)
     return queries
 
 
@@ -65,7 +66,7 @@ def _detect(path: str | Path) -> str:
     first = _first_line(path).lstrip()
     if first[:5].lower() == "<top>":
         return "trec"
-    suffixes = Path(path).suffixes
+    suffixes = file_name(path).suffixes
     if first.startswith("{") or {".jsonl", ".json", ".ndjson"} & set(suffixes):
         return "jsonl"
     return "csv" if ".csv" in suffixes else "tsv"
@@ -90,7 +91,7 @@ def judgements_from(
     if isinstance(source, dict):
         return _from_dict(source, intake, queries, doc_ids)
     folder = Path(source)
-    if not folder.is_dir():
+    if is_url(source) or not folder.is_dir():
         return {split_of(source): read_judgements(source, intake, queries, doc_ids)}
     files = [file for file in sorted(folder.iterdir()) if file.name.removesuffix(".gz").endswith(JUDGEMENT_SUFFIXES)]
     if not files:

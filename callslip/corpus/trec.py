@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from callslip.corpus.documents import Judgements
-from callslip.corpus.lines import Flaw, Intake, check_id, shown
+from callslip.corpus.lines import Flaw, Intake, check_id, file_name, shown
 from callslip.corpus.rows import Row, read_rows
 
 MAX_GRADE = 2**31 - 1  # the range of trec_eval's C ints
@@ -20,7 +20,7 @@ def split_of(path: str | Path, default: str | None = "test") -> str:
 
     A name without a split gives `default`, or with `default=None` the name itself up to the first dot.
     """
-    name = Path(path).name
+    name = file_name(path).name
     for word in re.split(r"[^a-z]+", name.lower()):
         if word in SPLITS:
             return SPLITS[word]
@@ -73,7 +73,7 @@ def _grade(text: str) -> int:
 
 
 def _judgement_cells(path: str | Path, intake: Intake) -> Iterator[tuple[int, tuple[str, str, str]]]:
-    suffixes = Path(path).suffixes
+    suffixes = file_name(path).suffixes
     if ".jsonl" in suffixes:
         yield from intake.each(path, read_rows(path, "jsonl", intake), _cells_of_row)
         return

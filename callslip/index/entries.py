@@ -7,15 +7,18 @@ written lies in further layers, each sorted in itself; all are searched as one t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from callslip.errors import BadSetting
+from callslip.identifiers.external import sorted_by_key
 from callslip.identifiers.tied import WIDTH, token_sums
+from callslip.runtime.columns import Column
 
 CODES, SCALES, OWNERS = "entries.npy", "scales.npy", "owners.npy"
 TEXTS = "texts.npy"
@@ -82,32 +85,43 @@ class Entries:
 
     @classmethod
     def of_blocks(
-        cls, blocks: Callable[[], Iterable[Block]], tree: int, scales: Callable[[np.ndarray], np.ndarray]
+        cls, blocks: Iterable[Block], length: int, tree: int, scales: Callable[[np.ndarray], np.ndarray]
     ) -> Entries:
-        """Entries of codes that are read twice, a block at a time, and held once: sorted. `scales` has their scales."""
-        keys = np.concatenate([prefix_keys(codes, tree) for codes, _, _ in blocks()])
-        order = np.argsort(keys, kind="stable")
-        keys, place = keys[order], np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
-        del order
-        held: Layer | None = None
-        first = 0
-        for codes, owners, of_texts in blocks():
-            at = place[first : first + len(codes)]
-            first += len(codes)
-            if held is None:
-                shape = (len(keys), codes.shape[1])
-                arrays = np.empty(shape, np.uint8), np.empty(len(keys), np.float16), np.empty(len(keys), np.int32)
-                held = Layer(*arrays, np.empty(len(keys), bool), keys)
-            held.codes[at], held.scales[at], held.owners[at], held.texts[at] = codes, scales(codes), owners, of_texts
-        assert held is not None
-        return cls.__new__(cls)._set([held], tree)
+        """Entries of codes of `length` tokens, which are read a block at a time and, if there are many, sorted on disk
+        and mapped. `scales` gives their scales."""
+        kinds = {
+            "keys": (np.uint16, ()),
+            "codes": (np.uint8, (length,)),
+            "scales": (np.float16, ()),
+            "owners": (np.int32, ()),
+            "texts": (bool, ()),
+        }
+        record = np.dtype([(name, *kind) for name, kind in kinds.items()])
+
+        def records() -> Iterator[np.ndarray]:
+            for codes, owners, of_texts in blocks:
+                found = np.empty(len(codes), record)
+                found["keys"], found["codes"] = prefix_keys(codes, tree), codes
+                found["scales"], found["owners"], found["texts"] = scales(codes), owners, of_texts
+                yield found
+
+        pieces = sorted_by_key(records(), WIDTH**tree)
+        first, second = next(pieces, np.zeros(0, record)), next(pieces, None)
+        several = [] if second is None else [second]
+        columns = {name: Column(kind, bool(several), width) for name, (kind, width) in kinds.items()}
+        for some in chain([first], several, pieces):
+            for name, column in columns.items():
+                column.append(some[name])
+        arrays = {name: column.whole() for name, column in columns.items()}
+        return cls.__new__(cls)._set([Layer(**arrays)], tree)
 
     def _set(self, layers: list[Layer], tree: int, sizes: np.ndarray | None = None) -> Self:
         self.layers, self.tree = layers, tree
         self._firsts = np.cumsum([0, *map(len, layers)])
         if sizes is None:
-            sizes = np.sum([np.bincount(layer.keys, minlength=WIDTH**tree) for layer in layers], axis=0)
+            every = np.arange(WIDTH**tree, dtype=np.uint16)
+            ends = np.sum([np.searchsorted(layer.keys, every, side="right") for layer in layers], axis=0)
+            sizes = np.diff(ends, prepend=0)
         self._sizes = sizes
         """Number of entries of each prefix."""
         return self

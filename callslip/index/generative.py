@@ -17,6 +17,7 @@ from callslip.encoders.encoder import TextVectors
 from callslip.errors import Unsupported
 from callslip.identifiers.makers import CodeMaker
 from callslip.identifiers.table import Identifiers
+from callslip.identifiers.vector_table import VectorTable
 from callslip.index import model_files, readers
 from callslip.index.fresh import Asked, Fresh
 from callslip.index.readers import HistoryReader, ReadQuery, VectorReader
@@ -26,7 +27,6 @@ from callslip.index.tied_start import TiedStart, chosen
 from callslip.runtime.device import seeded
 from callslip.search import candidates
 from callslip.search.diversity import Diversity
-from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 from callslip.training import ranks
 from callslip.training.batches import Examples, Inputs
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from callslip.training.checkpoints import Checkpoints
     from callslip.training.loop import TrainingLog
 
-VECTORS, CLUSTERS = "vectors.npy", "clusters.safetensors"
+CLUSTERS = "clusters.safetensors"
 CODES_ALONE = ("share", "code")
 """Rankings by which codes alone are measured: documents added since the fit are found by their codes only."""
 
@@ -62,7 +62,7 @@ class GenerativeRetriever(Retriever):
     identifiers: Identifiers
     vectors: Any
     """The vector of every document, by row; of no dimensions, [N, 0], if neither model nor ranking reads vectors. An
-    array during a fit, from then on a `VectorTable`."""
+    array during a fit, from then on a `VectorTable` in half precision."""
     codes_near: ClassVar[bool] = False
     """Whether new documents get codes by the vectors of present ones."""
 
@@ -106,6 +106,7 @@ class GenerativeRetriever(Retriever):
         self.fresh = Fresh()
         super().fit(corpus, checkpoints)
         self.vectors = VectorTable.of(self.vectors)
+        self.reader.read_stored(self.vectors)
         return self
 
     def build(self, corpus: Corpus) -> None:
@@ -535,8 +536,8 @@ class GenerativeRetriever(Retriever):
     def save_files(self, folder: Path) -> None:
         from safetensors.numpy import save_file
 
-        self.vectors.save(folder / VECTORS)
         self.identifiers = self.identifiers.whole()  # numbered as before, so searches may go on
+        self.vectors.save(folder, self.identifiers.rows)
         self.identifiers.save(folder)
         self.fresh.save(folder)
         if self.maker is not None:
@@ -547,7 +548,7 @@ class GenerativeRetriever(Retriever):
     def load_files(self, folder: Path) -> None:
         from safetensors.numpy import load_file
 
-        self.vectors = VectorTable.load(folder / VECTORS)
+        self.vectors = VectorTable.load(folder)
         self.identifiers = Identifiers.load(folder, mmap=True, check=False)  # the manifest's hashes vouch for it
         self.fresh = Fresh.load(folder, lambda: self.identifiers.in_row_order()[1])
         self._maker, self._maker_state = None, load_file(folder / CLUSTERS) if (folder / CLUSTERS).exists() else None

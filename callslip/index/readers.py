@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from callslip.encoders.encoder import TextVectors
     from callslip.encoders.pretrained import Kind
     from callslip.identifiers.table import Identifiers
+    from callslip.identifiers.vector_table import VectorTable
     from callslip.index.rows import Rows
     from callslip.search.beam import Beams
 
@@ -324,6 +325,9 @@ class VectorReader:
 
     def forget_vectors(self) -> None:
         """Compute `document_vectors` anew: the model has been trained."""
+
+    def read_stored(self, vectors: VectorTable) -> None:
+        """Read documents from now on by their vectors as they are stored: the fit is over."""
 
     def new_parts(self, codes: np.ndarray, vectors: np.ndarray) -> Parts:
         """What `extend` needs of new documents beside their codes [n, L] and vectors [n, dim]."""
@@ -682,6 +686,13 @@ class HistoryReader(VectorReader):
 
     def forget_vectors(self) -> None:
         self._item_vectors = None
+
+    def read_stored(self, vectors: VectorTable) -> None:
+        import torch
+
+        for table in self._tables():
+            table.set_texts(torch.from_numpy(np.asarray(vectors)))
+        self.forget_vectors()
 
     def extend(self, parts: Parts) -> None:
         import torch

@@ -14,14 +14,14 @@ import numpy as np
 
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.encoders.encoder import TextVectors
+from callslip.identifiers.vector_table import VectorTable
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import EncoderSettings
 from callslip.search.nearest import Nearest
-from callslip.search.vector_table import VectorTable
 from callslip.settings import check_range
 from callslip.storage.rows import Parts
 
-VECTORS, GRAPH = "vectors.npy", "graph.faiss"
+GRAPH = "graph.faiss"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class VectorRetriever(Retriever):
             self.texts.adjust(self.settings)
 
     def prepare(self, documents: list[Document]) -> Parts:
-        return {"vectors": self.document_vectors(documents, "encoding new documents")}
+        return {"vectors": self.document_vectors(documents, "encoding new documents").astype(self.vectors.stored)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.vectors = self.vectors.extended(parts["vectors"])
@@ -90,8 +90,8 @@ class VectorRetriever(Retriever):
         self.index(self.vectors.kept(rows))
 
     def save_files(self, folder: Path) -> None:
-        self.vectors.save(folder / VECTORS)
+        self.vectors.save(folder)
         self._nearest.save(folder / GRAPH)
 
     def load_files(self, folder: Path) -> None:
-        self.index(VectorTable.load(folder / VECTORS), folder / GRAPH)
+        self.index(VectorTable.load(folder), folder / GRAPH)

@@ -13,7 +13,7 @@ from callslip.errors import CallslipError
 from callslip.jobs.plan import PARTS, Job
 from callslip.jobs.worker import standing
 from callslip.runtime import durable
-from callslip.storage.folder import check_writable, read_manifest
+from callslip.storage.folder import check_writable
 
 if TYPE_CHECKING:
     from callslip.encoders.given import Encode
@@ -41,17 +41,6 @@ def build_job(path: str | Path, out: str | Path, query_vectors: Vectors | Encode
     retriever.fit_coded(corpus, coded(job))
     retriever.save(out)
     return retriever
-
-
-def footprint(index: str | Path) -> dict[str, float]:
-    """Bytes a document of what a saved index searches: of each file, and of each folder of files."""
-    manifest = read_manifest(index, verify=False)
-    rows = max(1, int(manifest["corpus"]["documents"]))
-    found: dict[str, float] = {}
-    for name, entry in manifest["files"].items():
-        top = name.split("/")[1].partition(".")[0]
-        found[top] = found.get(top, 0.0) + entry["bytes"] / rows
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def check_parts(job: Job) -> None:
@@ -94,7 +83,7 @@ def coded(job: Job) -> Coded:
 
     maker, segment_maker = job.makers()
     table = None if segment_maker is None else SegmentTable.of_blocks(segments)
-    return Coded(maker, blocks, segment_maker, table)
+    return Coded(maker, blocks(), segment_maker, table)
 
 
 def _check_encoder(job: Job, retriever: TiedResidual) -> None:

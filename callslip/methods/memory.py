@@ -17,13 +17,13 @@ import numpy as np
 from callslip.corpus.documents import Corpus, Document, Query
 from callslip.encoders.encoder import TextVectors
 from callslip.errors import BadSetting
+from callslip.identifiers.vector_table import VectorTable
 from callslip.index.retriever import Found, Retriever
 from callslip.index.settings import EncoderSettings
 from callslip.search.nearest import best_rows, inner_products
-from callslip.search.vector_table import VectorTable
 from callslip.storage.rows import Parts
 
-VECTORS, ASKED, ANSWERS, TEXTS = "vectors.npy", "asked.npy", "answers.npy", "asked.json"
+ASKED, ANSWERS, TEXTS = "asked.npy", "answers.npy", "asked.json"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Memory(Retriever):
         self.texts = TextVectors(self.settings)
 
     def build(self, corpus: Corpus) -> None:
-        self.vectors = VectorTable(self.texts.documents(corpus, "encoding documents"))
+        self.vectors = VectorTable.of(self.texts.documents(corpus, "encoding documents"))
         queries, judgements = corpus.split("train")
         row_of = corpus.rows()
         known = {
@@ -103,7 +103,7 @@ class Memory(Retriever):
     # Changes, and the saved folder.
 
     def prepare(self, documents: list[Document]) -> Parts:
-        return {"vectors": self.texts.documents(documents, "encoding new documents")}
+        return {"vectors": self.texts.documents(documents, "encoding new documents").astype(self.vectors.stored)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.vectors = self.vectors.extended(parts["vectors"])
@@ -119,13 +119,13 @@ class Memory(Retriever):
         self.asked_texts = [self.asked_texts[one] for one in left.tolist()]
 
     def save_files(self, folder: Path) -> None:
-        self.vectors.save(folder / VECTORS)
+        self.vectors.save(folder)
         for name, array in ((ASKED, self.asked), (ANSWERS, self.answers)):
             np.save(folder / name, array, allow_pickle=False)
         (folder / TEXTS).write_text(json.dumps(self.asked_texts, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def load_files(self, folder: Path) -> None:
-        self.vectors = VectorTable.load(folder / VECTORS)
+        self.vectors = VectorTable.load(folder)
         self.asked, self.answers = (np.load(folder / name, allow_pickle=False) for name in (ASKED, ANSWERS))
         self.asked_texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
 

@@ -64,7 +64,7 @@ class Tree(GenerativeRetriever):
             isinstance(self.reader, HistoryReader) and not self.reader.has_texts
         ):
             return super().assign(documents, vectors)  # raises: without vectors there is no nearest item
-        nearest = (vectors @ np.asarray(self.vectors).T).argmax(axis=1)
+        nearest = (self.vectors @ vectors.T).argmax(axis=0)
         return self.identifiers.in_row_order()[1][nearest]
 
 

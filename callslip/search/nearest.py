@@ -10,9 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from callslip.errors import IndexCorrupt, MissingExtra
-from callslip.search.vector_table import VectorTable
+from callslip.identifiers.vector_table import VectorTable
 
 EXACT_UP_TO = 1_000_000
+WIDENED = 2048
+"""Vectors of half precision that are widened at once: all of them would be read from memory twice."""
 BESIDE = 16_384
 """Vectors beside a graph before they are added to it."""
 
@@ -160,12 +162,17 @@ def inner_products(queries: np.ndarray, documents: np.ndarray | VectorTable, blo
     from callslip.runtime.device import best_device
 
     device = best_device()
-    tables = documents.blocks() if isinstance(documents, VectorTable) else [documents]
+    tables = documents.parts() if isinstance(documents, VectorTable) else [documents]
     held = [_tensor(np.ascontiguousarray(table)).to(device) for table in tables]
     for start in range(0, len(queries), block):
         batch = torch.from_numpy(np.ascontiguousarray(queries[start : start + block])).to(device)
-        found = [batch @ table.T for table in held]
+        found = [batch @ part.T for table in held for part in _widened(table)]
         yield from (found[0] if len(found) == 1 else torch.cat(found, dim=1)).cpu().numpy()
+
+
+def _widened(table: Any) -> Iterator[Any]:
+    """A tensor of vectors as float32: in pieces that stay in the processor's cache, if it is in half precision."""
+    yield from [table] if table.dtype.itemsize == 4 else (part.float() for part in table.split(WIDENED))
 
 
 def _tensor(array: np.ndarray) -> Any:

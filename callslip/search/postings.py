@@ -10,17 +10,17 @@ later documents are held beside it in memory.
 from __future__ import annotations
 
 import math
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import numpy as np
 
 from callslip.errors import IndexCorrupt
+from callslip.runtime.columns import Column
 from callslip.search.bm25 import stem_numbers, stems_of
 
 TERMS, TERM_ENDS, BOUNDS = "terms.npy", "term_ends.npy", "bounds.npy"
@@ -368,8 +368,8 @@ def merged(tables: Sequence[PostingTable], places: Sequence[np.ndarray]) -> Post
     for place, table in zip(places, tables, strict=True):
         lengths[place[place >= 0]] = table.lengths[place >= 0]
     large = int(sizes.sum()) > MERGED
-    all_rows = _Column(_narrowest(count), large)
-    all_counts = _Column(np.result_type(np.uint8, *(table.counts.dtype for table in tables)), large)
+    all_rows = Column(_narrowest(count), large)
+    all_counts = Column(np.result_type(np.uint8, *(table.counts.dtype for table in tables)), large)
     frequencies = np.zeros(len(stems), np.int64)
     for first, last in _ranges(sizes, MERGED):
         terms, rows, counts = (np.concatenate(part) for part in zip(*_pieces(tables, places, ids, first, last)))
@@ -405,39 +405,12 @@ def _ranges(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-class _Column:
-    """Values that are appended, in memory or in a file without a name."""
-
-    def __init__(self, dtype: np.dtype, large: bool) -> None:
-        self._dtype = dtype
-        self._parts: list[np.ndarray] = []
-        self._file = tempfile.TemporaryFile(prefix="callslip-words-") if large else None  # noqa: SIM115
-
-    def append(self, values: np.ndarray) -> None:
-        values = values.astype(self._dtype, copy=False)
-        if self._file is None:
-            self._parts.append(values)
-        else:
-            self._file.write(np.ascontiguousarray(values).data)
-
-    def whole(self) -> np.ndarray:
-        if self._file is None:
-            return np.concatenate([*self._parts, np.zeros(0, self._dtype)])
-        with self._file as file:
-            return _mapped(file, self._dtype)
-
-
 def _on_disk(table: PostingTable) -> PostingTable:
     """The same table with its postings in files without names."""
-    rows, counts = _Column(table.rows.dtype, large=True), _Column(table.counts.dtype, large=True)
+    rows, counts = Column(table.rows.dtype, large=True), Column(table.counts.dtype, large=True)
     rows.append(table.rows)
     counts.append(table.counts)
     return replace(table, rows=rows.whole(), counts=counts.whole())
-
-
-def _mapped(file: IO[bytes], dtype: np.dtype) -> np.ndarray:
-    file.flush()
-    return np.memmap(file, dtype, mode="r") if file.tell() else np.zeros(0, dtype)
 
 
 def _packed(stems: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:

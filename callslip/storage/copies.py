@@ -62,6 +62,13 @@ def _sync(path: Path) -> None:
         durable.system.sync(file.fileno())
 
 
+def check_database(address: str) -> None:
+    """Refuse a database that an index could not be shared by."""
+    from callslip.storage import postgres_store
+
+    postgres_store.check_database(address)
+
+
 def share_index(path: str | Path, address: str) -> None:
     """Move the documents of an index into a PostgreSQL database that several machines share.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from callslip.identifiers.vector_table import BY_CODE, VECTORS, VectorTable
 from callslip.storage.home import Home
 
 SAMPLE = 1000
@@ -127,20 +128,20 @@ def _mean_bucket(buckets: Counter[tuple[int, ...]]) -> float | None:
 
 
 def _unlike(home: Home, trained: list[int], new: list[int], fresh: Mapping[int, np.ndarray]) -> float | None:
-    places = sorted(home.snapshot.rglob("vectors.npy"))
+    places = sorted(path.parent for name in (BY_CODE, VECTORS) for path in home.snapshot.rglob(name))
     if not places:
         return None
     if not new or len(trained) < 2:
         return 0.0
-    vectors = np.load(places[0], mmap_mode="r", allow_pickle=False)
+    vectors = VectorTable.load(places[0])
     row_of = {seq: row for row, seq in enumerate(home.sequence)}
     known = np.array([row_of[seq] for seq in trained if seq in row_of])
     rng = np.random.default_rng(0)
-    base = np.asarray(vectors[np.sort(rng.permutation(known)[: 50 * SAMPLE])], np.float32)
+    base = vectors[np.sort(rng.permutation(known)[: 50 * SAMPLE])]
     some = rng.permutation(len(base))[:SAMPLE]
     among = base[some] @ base.T
     among[np.arange(len(some)), some] = -np.inf
     limit = np.percentile(among.max(axis=1), UNLIKE)
     chosen = rng.permutation(new)[:SAMPLE].tolist()
-    looked = np.stack([fresh[seq] if seq in fresh else np.asarray(vectors[row_of[seq]]) for seq in chosen])
+    looked = np.stack([fresh[seq] if seq in fresh else vectors[row_of[seq]] for seq in chosen])
     return float(np.mean((looked.astype(np.float32) @ base.T).max(axis=1) < limit))

@@ -273,6 +273,17 @@ def _read(folder: Path, path: Path) -> dict[str, Any]:
     return validate(path, manifest)
 
 
+def footprint(index: str | Path) -> dict[str, float]:
+    """Bytes a document of what a saved index searches: of each file, and of each folder of files."""
+    manifest = read_manifest(index, verify=False)
+    rows = max(1, int(manifest["corpus"]["documents"]))
+    found: dict[str, float] = {}
+    for name, entry in manifest["files"].items():
+        top = name.split("/")[1].partition(".")[0]
+        found[top] = found.get(top, 0.0) + entry["bytes"] / rows
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
 def verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Check size and hash of every file that a manifest names."""
     for name, entry in manifest["files"].items():

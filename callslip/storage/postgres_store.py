@@ -89,6 +89,15 @@ def check_address(address: str) -> str:
     return address
 
 
+def check_database(address: str) -> None:
+    """Refuse a database that cannot take documents, before an index is built for it."""
+    try:
+        with psycopg.connect(check_address(address)) as connection:
+            connection.execute(SCHEMA)
+    except (psycopg.Error, ValueError) as error:
+        raise CallslipError(f"the database cannot take documents: {error}", _HELP) from None
+
+
 def create(address: str, index: str, rows: Iterable[tuple[Row, bytes | None]], facts: dict[str, str]) -> None:
     """Atomically copy the rows of another store into the database."""
     try:

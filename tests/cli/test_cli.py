@@ -64,6 +64,19 @@ def test_an_index_that_is_replaced_is_named_first(data, tmp_path):
     assert json.loads((tmp_path / "index" / "manifest.json").read_text())["method"] == "bm25-classic"
 
 
+def test_a_fit_tells_its_memory_and_the_bytes_a_document(data, tmp_path):
+    """From a thousand documents on; of a few, both say nothing."""
+    (tmp_path / "many.jsonl").write_text(
+        "".join(f'{{"_id": "d{n}", "text": "word{n % 50} text"}}\n' for n in range(1000))
+    )
+    for corpus, said in ((data, False), (tmp_path / "many.jsonl", True)):
+        out = tmp_path / corpus.stem
+        fitted = CliRunner().invoke(app, ["fit", str(corpus), "--method", "bm25", "--out", str(out)])
+        assert fitted.exit_code == 0 and ("peak memory: " in fitted.stderr) == said
+    size = sum(file.stat().st_size for file in out.glob("generation-*/**/*") if file.is_file()) / 1000
+    assert f"bytes a document, beside the texts: {size:.0f} (" in fitted.stderr
+
+
 def test_search_prints_hits(index):
     done = process("search", index, "which violin has the mark music5", "-k", 3)
     assert done.returncode == 0, done.stderr

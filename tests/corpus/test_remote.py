@@ -73,6 +73,85 @@ def test_fit_and_plan_of_a_url(memory, tmp_path):
     assert said.exit_code == 0, said.output
 
 
+TOPICS = "<top>\n<num> Number: q1\n<title> document 7\n</top>\n<top>\n<num> q2\n<title> document 8\n</top>\n"
+QUERIES = {
+    "queries.jsonl": b'{"_id": "q1", "text": "document 7"}\n{"_id": "q2", "text": "document 8"}\n',
+    "queries.tsv.gz": gzip.compress(b"q1\tdocument 7\nq2\tdocument 8\n"),
+    "topics.txt": TOPICS.encode(),
+}
+JUDGED = {
+    "train.tsv": b"query-id\tcorpus-id\tscore\nq1\td7\t1\nq2\td8\t2\n",
+    "qrels.train.txt.gz": gzip.compress(b"q1 0 d7 1\nq2 0 d8 2\n"),
+    "train.csv": b"q1,d7,1\nq2,d8,2\n",
+    "train.jsonl": b"".join(
+        json.dumps({"query-id": f"q{n}", "corpus-id": f"d{n + 6}", "score": n}).encode() + b"\n" for n in (1, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+@pytest.mark.parametrize("queries", QUERIES)
+@pytest.mark.parametrize("qrels", JUDGED)
+def test_queries_and_judgements_behind_urls(protocol, queries, qrels, memory, tmp_path):
+    (tmp_path / "train").mkdir()  # the split is in the name of the file, not in that of a folder
+    for name, contents in (QUERIES | JUDGED).items():
+        memory.pipe(f"/shelf/dev/{name}", contents)
+        (tmp_path / "train" / name).write_bytes(contents)
+    place = "memory://shelf/dev" if protocol == "memory" else f"file://{tmp_path}/train"
+    given = {"queries": f"{place}/{queries}", "qrels": f"{place}/{qrels}"}
+    corpus = load_corpus("memory://shelf/corpus.jsonl", **given)
+    assert {query_id: query.text for query_id, query in corpus.queries.items()} == {
+        "q1": "document 7",
+        "q2": "document 8",
+    }
+    assert corpus.judgements == {"train": {"q1": {"d7": 1}, "q2": {"d8": 2}}}
+    stream = CorpusStream("memory://shelf/corpus.jsonl", **given)
+    assert stream.judged({doc_id: doc_id for doc_id in corpus.doc_ids}) == (corpus.queries, corpus.judgements)
+
+
+def test_commands_take_urls_of_queries_and_judgements(memory, tmp_path):
+    from typer.testing import CliRunner
+
+    register()
+    for name, contents in (QUERIES | JUDGED).items():
+        memory.pipe(f"/shelf/{name}", contents)
+    given = ["--queries", "memory://shelf/queries.jsonl", "--qrels", "memory://shelf/train.tsv"]
+    index, job, url = str(tmp_path / "index"), tmp_path / "job", "memory://shelf/corpus.jsonl"
+    for command in (
+        ["fit", url, *given, "--method", "memory", "--set", "encoder=scratch", "--out", index],
+        ["plan", url, *given, "--set", "encoder=scratch", "--out", str(job)],
+        ["evaluate", index, url, *given, "--split", "train", "--json", str(tmp_path / "report.json")],
+    ):
+        said = CliRunner().invoke(app, command)
+        assert said.exit_code == 0, (command, said.output, said.exception)
+    assert len(api.load(index).asked_texts) == 2
+    assert len(json.loads((job / "judged.json").read_text())["queries"]) == 2
+    assert json.loads((tmp_path / "report.json").read_text())["queries"] == 2
+
+
+def test_wrong_urls_of_queries_and_judgements_are_named_without_their_secrets(memory):
+    memory.pipe("/shelf/train.tsv", b"q1\td7\t1\nq1\tnobody\t1\n")
+    memory.pipe("/shelf/empty.jsonl", b"\n")
+    memory.pipe("/shelf/queries.jsonl", QUERIES["queries.jsonl"])
+    shelf, secret = "memory://me:secret@shelf", "?sig=abc"
+    for queries, qrels, problem in (
+        ("absent.jsonl", "train.tsv", "absent.jsonl: no such file"),
+        ("empty.jsonl", "train.tsv", "empty.jsonl: no queries"),
+        ("queries.jsonl", "absent.tsv", "absent.tsv: no such file"),
+        ("queries.jsonl", "train.tsv", r"train.tsv:2: .*no document has the id 'nobody'"),
+    ):
+        with pytest.raises(BadInput, match=problem) as caught:
+            load_corpus(
+                "memory://shelf/corpus.jsonl", queries=f"memory://shelf/{queries}", qrels=f"memory://shelf/{qrels}"
+            )
+        assert "memory://shelf/" in str(caught.value)
+    memory.pipe(f"{shelf}/empty.jsonl{secret}", b"\n")
+    with pytest.raises(BadInput, match="no queries") as caught:
+        load_corpus("memory://shelf/corpus.jsonl", queries=f"{shelf}/empty.jsonl{secret}")
+    memory.rm(f"{shelf}/empty.jsonl{secret}")
+    assert "secret" not in str(caught.value) and "sig=" not in str(caught.value)
+
+
 def test_what_cannot_be_read_is_said_with_a_remedy(memory, monkeypatch):
     memory.pipe("/shelf/damaged.jsonl.zst", FILES["corpus.jsonl.zst"][:200])
     memory.pipe("/shelf/corrupt.jsonl.zst", FILES["corpus.jsonl.zst"][:60] + b"\xff" * 90)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callslip.identifiers import external
 from callslip.index import entries as module
 from callslip.index.entries import Entries
 
@@ -135,3 +136,24 @@ def test_additions_leave_the_first_layer_alone_and_are_in_few_layers():
         entries = entries.with_more(codes[at : at + 1], scales[at : at + 1], np.array([at]))
     assert entries.layers[0] is first and 1 < len(entries.layers) <= 6
     np.testing.assert_array_equal(entries.codes_of_rows(6000), codes)
+
+
+@given(some_entries(), st.sampled_from([1, 3, 1000]), st.data())
+def test_entries_of_blocks_are_those_of_the_whole(given_, held, data):
+    """In memory, and sorted on disk, where they are mapped."""
+    codes, scales, owners, tree, documents = given_
+    texts = np.arange(len(codes)) < documents
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(codes)), max_size=3)))
+    by_code = {tuple(code): scale for code, scale in zip(codes.tolist(), scales, strict=True)}
+    scales = np.array([by_code[tuple(code)] for code in codes.tolist()], np.float16)
+    whole = Entries(codes, scales, owners, tree, texts).layers[0]
+    blocks = [(codes[some], owners[some], texts[some]) for some in np.split(np.arange(len(codes)), cuts)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external, "HELD", held)
+        scales_of = lambda some: np.array([by_code[tuple(code)] for code in some.tolist()])  # noqa: E731
+        (layer,) = Entries.of_blocks(iter(blocks), LENGTH, tree, scales_of).layers
+    for name in ("codes", "scales", "owners", "texts", "keys"):
+        mine, theirs = getattr(layer, name), getattr(whole, name)
+        assert mine.dtype == theirs.dtype and mine.flags.c_contiguous
+        np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    assert isinstance(layer.codes, np.memmap) == (len(codes) > max(held, 1))

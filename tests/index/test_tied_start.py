@@ -238,7 +238,7 @@ def test_no_vectors_are_stored_and_the_bytes_are_reported(fitted, tmp_path):
     index = fitted()
     index.save(tmp_path / "index")
     generation = tmp_path / "index" / "generation-000001"
-    assert np.load(generation / "vectors.npy", allow_pickle=False).shape == (40, 0)
+    assert np.load(generation / "vectors-by-code.npy", allow_pickle=False).shape == (40, 0)
     size = sum((generation / name).stat().st_size for name in (module.CODES, module.STATE))
     assert index.log.records[-1]["bytes_per_document"] == pytest.approx(size / 40, abs=8192 / 40)
 

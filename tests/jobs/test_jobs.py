@@ -22,9 +22,9 @@ from callslip.corpus.load import load_corpus
 from callslip.errors import BadInput, BadSetting, CallslipError, Unsupported
 from callslip.identifiers import tied
 from callslip.jobs import engines, plan, worker
-from callslip.jobs.build import footprint
 from callslip.jobs.plan import Job, ShardedDocuments
 from callslip.search import postings
+from callslip.storage.folder import footprint
 
 FAST = {"encoder": "scratch:dim=32", "length": 12}
 QUESTIONS = ["which violin has the mark music3", "a river", "copper unlike silver", "where is the apple with fruit5"]

@@ -28,6 +28,8 @@ from callslip.runtime.device import seeded
 from callslip.settings import to_dict
 from callslip.training.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("whole_precision")
+
 JOINT, WRITING = "learning codes and how to write them", "learning to write the codes"
 CODES = {"width": 6, "length": 3}
 DECODER = {"decoder_width": 24, "decoder_layers": 1, "decoder_heads": 3, "dropout": 0.05}

@@ -14,6 +14,7 @@ from callslip import api
 from callslip.corpus.documents import Corpus, Document
 from callslip.errors import BadSetting, IndexCorrupt, UnknownName
 from callslip.filters.filter import Filter
+from callslip.identifiers.vector_table import VectorTable
 from callslip.methods import make
 from callslip.methods.hybrid import Hybrid, HybridSettings
 from callslip.search import nearest
@@ -211,6 +212,18 @@ def test_a_graph_of_other_vectors_is_refused(small_corpus, tmp_path):
     (folder / "graph.faiss").unlink()  # as in folders of earlier versions
     index.load_files(folder)
     assert not index._nearest.exact
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_inner_products_are_those_of_every_vector(monkeypatch, half):
+    """Of vectors that are held in half precision, widened a few at a time, and of those that were added."""
+    monkeypatch.setattr(nearest, "WIDENED", 7)
+    rng = np.random.default_rng(0)
+    vectors, more, queries = (rng.normal(size=(count, 5)).astype(np.float32) for count in (40, 9, 3))
+    table = (VectorTable.of(vectors) if half else VectorTable(vectors)).extended(more)
+    truth = np.concatenate([vectors, more]) if not half else np.asarray(table)
+    found = np.stack(list(nearest.inner_products(queries, table, block=2)))
+    np.testing.assert_allclose(found, queries @ truth.T, atol=1e-5)
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14), st.data())

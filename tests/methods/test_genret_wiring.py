@@ -29,6 +29,8 @@ from callslip.runtime.device import seeded
 from callslip.settings import to_dict
 from callslip.training.batches import TextExamples
 
+pytestmark = pytest.mark.usefixtures("whole_precision")
+
 WARM = ["level 1: warm-up", "level 2: warm-up"]
 LEVELS = ["level 1", "level 2"]
 FINAL = "training the decoder"

@@ -322,7 +322,8 @@ def index(small_corpus):
 
 def test_codes_are_what_the_model_writes(index, small_corpus):
     with torch.no_grad():
-        logits = index.model(torch.from_numpy(np.asarray(index.vectors)), documents=True)
+        vectors = index.texts.encode([document.content for document in small_corpus])
+        logits = index.model(torch.from_numpy(vectors), documents=True)
     np.testing.assert_array_equal(index.codes, logits.argmax(-1))
     np.testing.assert_allclose(index.weights, logits.max(-1).values, atol=1e-4)
     assert index.identifiers.in_row_order()[1].tolist() == index.codes.tolist()
@@ -420,7 +421,7 @@ def test_new_documents_are_coded_greedily(small_corpus, tmp_path):
     index = make("glen", QUICK).fit(Corpus(first, queries, {"train": train}))
     index.add(rest)
     assert len(index.weights) == len(index.codes) == 40
-    codes, weights = index.coded(index.vectors[30:])
+    codes, weights = index.coded(index.texts.encode([document.content for document in rest]))
     np.testing.assert_array_equal(index.codes[30:], codes)
     np.testing.assert_allclose(index.weights[30:], weights, atol=1e-5)
     index.save(tmp_path / "grown")

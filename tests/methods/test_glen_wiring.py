@@ -40,6 +40,8 @@ from callslip.search.bm25 import WordIndex
 from callslip.training import batches, loop
 from callslip.training.negatives import draw, prefix_negatives
 
+pytestmark = pytest.mark.usefixtures("whole_precision")
+
 SMALL = {
     "encoder": "scratch:dim=32", "length": 2, "decoder_width": 16, "decoder_heads": 2, "dropout": 0, "batch_size": 64,
     "epochs": 2, "support": 3,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from half_precision import HALF
 
 from callslip import api
 from callslip.corpus.documents import Corpus, Document
@@ -31,7 +32,7 @@ def test_scores_equal_the_naive_maximum(small_corpus, margin):
     for text in (asked, "violin music3", "the nile"):
         truth = naive_scores(index, small_corpus, text, margin)
         hits = index.search(text, k=len(small_corpus))
-        assert {hit.doc_id: pytest.approx(hit.score, abs=1e-5) for hit in hits} == truth
+        assert {hit.doc_id: pytest.approx(hit.score, abs=HALF["rtol"]) for hit in hits} == truth
 
 
 def test_the_reason_is_the_earlier_query(small_corpus):

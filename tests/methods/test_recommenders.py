@@ -16,13 +16,13 @@ from callslip.corpus.sequences import Sequences
 from callslip.decoders.histories import HistoryEncoder, ItemTable
 from callslip.errors import BadSetting
 from callslip.identifiers import RQVAE, VQVAE
+from callslip.identifiers.vector_table import VectorTable
 from callslip.methods import make
 from callslip.methods.deep_retrieval import chosen_paths, even_penalty, some_of_each
 from callslip.methods.item_knn import ItemKNN, ItemKNNSettings, co_occurrence, nearest_only
 from callslip.methods.sasrec import next_items
 from callslip.methods.seqrules import SeqRules, SeqRulesSettings, rules
 from callslip.methods.transitions import Transitions, TransitionsSettings, steps, walks
-from callslip.search.vector_table import VectorTable
 
 logs = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=6)
 
@@ -262,7 +262,7 @@ def test_tigers_codes_are_those_of_the_quantiser_asked_for(quantiser, kind, tmp_
     values = {"encoder": "scratch", "quantiser": quantiser, "rqvae_epochs": 2, "rqvae_latent": 4, "width": 8}
     index = make("tiger", values | {"length": 2, "epochs": 0, "collisions": "bucket"}).fit(log)
     assert type(index.maker) is kind
-    expected = kind(2, 8, 64, latent=4).fit(index.vectors, epochs=2)
+    expected = kind(2, 8, 64, latent=4).fit(index.texts.encode([item.content for item in log]), epochs=2)
     np.testing.assert_array_equal(index.identifiers.in_row_order()[1], expected)
     index.save(tmp_path / "index")
     assert type(load(tmp_path / "index").maker) is kind

@@ -35,6 +35,8 @@ from callslip.search.bm25 import WordIndex
 from callslip.training import batches
 from callslip.training.negatives import NONE, draw
 
+pytestmark = pytest.mark.usefixtures("whole_precision")
+
 SMALL = {"encoder": "scratch:dim=32", "decoder_width": 16, "decoder_heads": 2, "dropout": 0, "batch_size": 32}
 QUESTION = "which violin has the mark music0"
 

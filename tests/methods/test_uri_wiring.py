@@ -35,6 +35,8 @@ from callslip.methods.uri.training import positives_of
 from callslip.recipes import read_recipe
 from callslip.training.batches import Members
 
+pytestmark = pytest.mark.usefixtures("whole_precision")
+
 BASE: dict[str, Any] = {
     "encoder": "scratch", "decoder_width": 16, "decoder_layers": 1, "decoder_heads": 2, "dropout": 0.0, "noise": 0.0,
     "history_width": 16, "history_layers": 1, "history_heads": 1, "history_dropout": 0.0, "history_length": 6,

@@ -108,11 +108,11 @@ def test_the_card_comes_from_the_manifest(hub, saved):
 
 def test_damage_and_mistakes_are_named(hub, saved, tmp_path):
     address = api.push(saved, "me/it")
-    (vectors,) = hub.place.rglob("vectors.npy")
+    (vectors,) = hub.place.rglob("vectors-by-code.npy")
     raw = bytearray(vectors.read_bytes())
     raw[-1] ^= 1
     vectors.write_bytes(raw)
-    with pytest.raises(IndexCorrupt, match=r"vectors\.npy"):
+    with pytest.raises(IndexCorrupt, match=r"vectors-by-code\.npy"):
         callslip.load(address)
     with pytest.raises(CallslipError, match="could not be downloaded") as caught:
         callslip.load("hf://me/nowhere")

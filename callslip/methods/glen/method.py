@@ -216,7 +216,7 @@ class GLEN(GenerativeRetriever):
         if self.has_vectors:
             vectors = self.reader.encode_new(documents, self.vectors.shape[1])
         codes, weights = self.coded(self.reader.document_inputs(documents, vectors))
-        return {"vectors": vectors, "codes": codes, "weights": weights}
+        return {"vectors": vectors.astype(self.vectors.stored), "codes": codes, "weights": weights}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         super().extend(documents, parts)

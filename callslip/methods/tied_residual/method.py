@@ -10,7 +10,7 @@ at the end of a fit, on queries that are held out from the memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -101,10 +101,10 @@ class CodedTexts:
 
 @dataclass
 class Coded:
-    """The codes of a corpus: the quantisers, and what reads blocks of codes: those of texts, then those of passages."""
+    """The codes of a corpus: the quantisers, and blocks of codes: those of texts, then those of passages."""
 
     maker: TiedQuantizer
-    blocks: Callable[[], Iterable[Block]]
+    blocks: Iterable[Block]
     segment_maker: SegmentQuantizer | None = None
     segments: SegmentTable | None = None
 
@@ -149,7 +149,7 @@ class TiedResidual(Retriever):
         coded = self._coded or self._code(corpus)
         self.maker, length = coded.maker, coded.maker.length
         self.segment_maker, self.segments = coded.segment_maker, coded.segments
-        self.entries = Entries.of_blocks(coded.blocks, self.maker.tree, self.maker.scales)
+        self.entries = Entries.of_blocks(coded.blocks, length, self.maker.tree, self.maker.scales)
         if s.words:
             self.words.index(document.content for document in corpus)
         self.memory = Memory(length)
@@ -170,7 +170,7 @@ class TiedResidual(Retriever):
         del segments
         passages, _, owners = self.passage_codes(corpus.documents)
         blocks: list[Block] = [(codes, np.arange(len(codes)), True), (passages, owners, False)]
-        return Coded(self.maker, lambda: blocks, self.segment_maker, table)
+        return Coded(self.maker, blocks, self.segment_maker, table)
 
     def new_segment_maker(self, codes: np.ndarray, segments: Segments) -> SegmentQuantizer | None:
         """The quantiser of segments, learned from those of a sample of texts with these codes; None if there are to be
