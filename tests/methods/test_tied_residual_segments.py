@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -141,6 +142,13 @@ def test_sentences_are_asked_of_documents_without_their_segments(corpus, encoder
     assert tables and all(len(table) == 30 + len(tables) for table in tables)
 
 
+@pytest.fixture(scope="module")
+def folder(corpus, encoder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "index"
+    fit(corpus, encoder).save(path)
+    return path
+
+
 def hits(index):
     return [[(hit.doc_id, hit.score) for hit in one] for one in index.search_batch(QUERIES, k=8)]
 
@@ -152,11 +160,12 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes)
-def test_changes_keep_segments_with_their_documents(index, tmp_path_factory, planned):
-    path = tmp_path_factory.mktemp("changes") / "index"
-    index.save(path)
+def test_changes_keep_segments_with_their_documents(folder, tmp_path, planned):
+    path = tmp_path / "index"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(folder, path)
     changed = callslip.load(path)
     known = {f"d{number}": document(number) for number in range(30)}
     for kind, number, salt in planned:
