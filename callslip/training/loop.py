@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from callslip.runtime import progress
 from callslip.training import batches as sampling
 from callslip.training import ranks
 from callslip.training.course import Course
+from callslip.training.log import TrainingLog
 
 if TYPE_CHECKING:
     from callslip.training.checkpoints import Checkpoints
@@ -32,22 +32,6 @@ Objective = Callable[[Any, float], Mapping[str, Tensor]]
 Schedule = Literal["cosine", "linear", "constant"]
 """Learning rates after the warm-up: falling to zero along a cosine or a line, or constant."""
 BAD_STEPS_ALLOWED = 3
-
-
-@dataclass
-class TrainingLog:
-    """One record per epoch: phase, epoch, mean of every term, learning rate, seconds, and the method's own metrics."""
-
-    records: list[dict[str, Any]] = field(default_factory=list)
-    skipped_steps: int = 0
-
-    def add(self, **record: Any) -> None:
-        self.records.append(record)
-
-    def add_earlier(self, records: list[dict[str, Any]], skipped: int) -> None:
-        """What a resumed phase has had before."""
-        self.records += records
-        self.skipped_steps += skipped
 
 
 def train(
