@@ -18,6 +18,8 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -207,25 +209,41 @@ def measured(
 
 
 def beyond_counts(
-    index: Any, asked: list[Query], judged: dict[str, dict[str, int]], trusted: dict[str, dict[str, float]]
+    index: Any, asked: list[Query], judged: dict[str, dict[str, int]], whole: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
-    """What the trained model adds to the counts that it begins at: the figures of each user, less those with trust 0,
-    with 95 % intervals; nothing where the trust is 0."""
-    holder = getattr(index, "reader", index)
-    start = getattr(holder, "start", None)
-    if start is None or not start.trust:
-        return {}
-    holder.start = dataclasses.replace(start, trust=0.0)
+    """What is trained, the reranker and the model as far as it is trusted, adds to the counts that an index begins at:
+    the figures of each user less those by counts alone, with 95 % intervals. Nothing where nothing is used."""
     alone: dict[str, dict[str, float]] = {}
-    found = figures(index, asked, judged, alone)
-    holder.start = start
-    gains: dict[str, Any] = {"trust": start.trust, "counts_alone": found["exclude"]}
-    for measure, values in trusted.items():
+    with by_counts(index) as trained:
+        if not trained:
+            return {}
+        found = figures(index, asked, judged, alone)
+    gains: dict[str, Any] = dict(trained) | {"counts_alone": found["exclude"]}
+    for measure, values in whole.items():
         gain = np.array([value - alone[measure][query] for query, value in values.items()])
         half = 1.96 * gain.std() / np.sqrt(len(gain))
         gains[measure] = {"gain": round(gain.mean(), 5), "low": round(gain.mean() - half, 5)}
         gains[measure] |= {"high": round(gain.mean() + half, 5), "users": len(gain)}
     return {"beyond_counts": gains}
+
+
+@contextmanager
+def by_counts(index: Any) -> Iterator[dict[str, Any]]:
+    """Leave out what was trained; gives what that was, if anything."""
+    holder = getattr(index, "reader", index)
+    start = getattr(holder, "start", None)
+    if start is not None:
+        holder.start = dataclasses.replace(start, trust=0.0, reranker=None)
+        used = start.trust or start.reranker is not None
+        yield {"trust": start.trust, "reranker": start.reranker is not None} if used else {}
+        holder.start = start
+    elif getattr(index, "reranker", None) is not None:
+        depth = index.settings.rerank
+        index.adjust({"rerank": 0})
+        yield {"reranker": True}
+        index.adjust({"rerank": depth})
+    else:
+        yield {}
 
 
 def figures(
