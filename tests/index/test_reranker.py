@@ -233,6 +233,17 @@ def test_nothing_that_it_learns_from_was_counted_and_nothing_that_decides_was_le
     assert before <= {tuple(each.tolist()) for each in held.rest.each()}
 
 
+@pytest.mark.parametrize("method", ["tied-log", "sasrec", "dsi-semantic"])
+def test_a_depth_of_0_leaves_it_out_and_counts_once(log, method, monkeypatch):
+    counted, plain = [], Counts.of.__func__
+    monkeypatch.setattr(Counts, "of", classmethod(lambda cls, s, *rest: counted.append(s) or plain(cls, s, *rest)))
+    values = {"encoder": "scratch", "epochs": 0, "width": 4, "length": 2, "decoder_width": 16, "rerank": 0}
+    known = vars(make(method).settings)
+    index = make(method, {name: value for name, value in values.items() if name in known}).fit(log)
+    holder = index if method == "tied-log" else getattr(index, "reader", index).start
+    assert holder.reranker is None and [len(some.items) for some in counted] == [len(log.sequences().items)]
+
+
 # In an index.
 
 
