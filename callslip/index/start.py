@@ -90,19 +90,18 @@ class Start:
         """
         assert self.reranker is not None
         keys = [history.tobytes() for history in histories]
-        new = {key: n for n, key in enumerate(keys) if key not in self._kept}
-        fresh = {}
+        found = {key: self._kept.get(key) for key in keys}
+        new = {key: n for n, key in enumerate(keys) if found[key] is None}
         if new:
             some = [histories[n] for n in new.values()]
             whole = self.counted(some) if counted is None else counted[list(new.values())]
             for key, rows, added in zip(new, *self.reranker.added(self.evidence, some, whole), strict=True):
                 order = np.argsort(rows)
-                fresh[key] = rows[order], added[order]
-        found = [fresh[key] if key in fresh else self._kept[key] for key in keys]
+                found[key] = rows[order], added[order]
         if len(self._kept) > KEPT:
             self._kept.clear()
-        self._kept.update(fresh)
-        return found
+        self._kept.update((key, change) for key, change in found.items() if change is not None)
+        return [change for change in (found[key] for key in keys) if change is not None]
 
     @cached_property
     def evidence(self) -> Evidence:
