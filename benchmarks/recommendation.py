@@ -2,6 +2,7 @@
 
     python benchmarks/recommendation.py amazon-beauty --task sequential --systems "item-knn;sasrec" --split dev
     python benchmarks/recommendation.py amazon-beauty --systems "recipe dsi-semantic-beauty-cpu" --rankings own
+    python benchmarks/recommendation.py amazon-beauty --systems "tied-log;recipe tiger-beauty-cpu" --seeds 0,1,2
     python benchmarks/recommendation.py amazon-beauty --task general
     python benchmarks/recommendation.py amazon-beauty --ape        # average partition entropy of codes
 
@@ -17,6 +18,8 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -81,6 +84,7 @@ def main() -> None:
     parser.add_argument("--users", help="so many users of the split, drawn at random; or a number for each split: 9,9")
     parser.add_argument("--beams", default="50", help="of systems that write codes, separated by commas")
     parser.add_argument("--rankings", default=RANKINGS, help="separated by commas; `own` is that of the settings")
+    parser.add_argument("--seeds", help="separated by commas; without them, the seed of the settings")
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--tag", default="")
     parser.add_argument("--ape", action="store_true", help="measure codes instead of systems")
@@ -91,29 +95,63 @@ def main() -> None:
         return
     splits, counts = arguments.split.split(","), (arguments.users or "0").split(",")
     sizes = dict(zip(splits, (int(n) or None for n in (counts * len(splits))[: len(splits)]), strict=True))
+    searches = [
+        (ranking, BEAM if ranking == "own" else int(beam))
+        for ranking, beam in product(arguments.rankings.split(","), arguments.beams.split(","))
+    ]
+    values = parse_assignments(arguments.assignments)
     for system in arguments.systems.split(";"):
-        index, row = fitted(corpus, system, arguments.task, parse_assignments(arguments.assignments))
-        for split, users in sizes.items():
-            print(system, arguments.task, split, flush=True)
-            asked = [
-                (ranking, BEAM if ranking == "own" else int(beam))
-                for ranking, beam in product(arguments.rankings.split(","), arguments.beams.split(","))
-            ]
-            found = row | measured(index, corpus, split, users, asked)
-            path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{split}.json"
-            write(path, corpus, "systems", {system: found})
+        for seed in seeds(system, arguments.seeds):
+            seeded = values if seed is None else values | {"seed": seed}
+            index, row = fitted(corpus, system, arguments.task, seeded)
+            for split, users in sizes.items():
+                print(system, arguments.task, split, "" if seed is None else f"seed {seed}", flush=True)
+                found = row | measured(index, corpus, split, users, searches)
+                path = RESULTS / f"recommendation-{arguments.log}-{arguments.task}{arguments.tag}-{split}.json"
+                if arguments.seeds:
+                    found = with_seed(rows(path, "systems").get(system, {}), seed, found)
+                write(path, corpus, "systems", {system: found})
 
 
-def write(path: Path, corpus: Corpus, key: str, rows: dict[str, Any]) -> None:
+def seeds(system: str, asked: str | None) -> list[int | None]:
+    """The seeds to fit a system with; None, its own, if none are asked or nothing in it is random."""
+    random = hasattr(make(settings_of(system)[0]).settings, "seed")
+    return [int(seed) for seed in asked.split(",")] if asked and random else [None]
+
+
+def with_seed(held: dict[str, Any], seed: int | None, row: dict[str, Any]) -> dict[str, Any]:
+    """The rows of a system's seeds with one more, and their means and extremes."""
+    each = held.get("seeds", {}) | {"any" if seed is None else str(seed): row}
+    return {"seeds": each, "over_seeds": over_seeds(list(each.values()))}
+
+
+def over_seeds(rows: list[Any]) -> Any:
+    """The mean, the lowest and the highest of every figure; nothing of settings and of what is no number."""
+    if all(isinstance(row, dict) and "mean" in row for row in rows):  # a measure with its interval
+        return over_seeds([row["mean"] for row in rows])
+    if all(isinstance(row, dict) for row in rows):
+        names = [name for name in rows[0] if name != "settings" and all(name in row for row in rows)]
+        found = {name: over_seeds([row[name] for row in rows]) for name in names}
+        return {name: figure for name, figure in found.items() if figure is not None}
+    if all(isinstance(row, (int, float)) for row in rows):
+        return {"mean": round(mean(rows), 5), "lowest": min(rows), "highest": max(rows)}
+    return None
+
+
+def rows(path: Path, key: str) -> dict[str, Any]:
+    """The rows that a file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))[key] if path.exists() else {}
+
+
+def write(path: Path, corpus: Corpus, key: str, more: dict[str, Any]) -> None:
     """Put rows beside those that the file holds already."""
-    held = json.loads(path.read_text(encoding="utf-8"))[key] if path.exists() else {}
-    result = {"corpus": corpus.fingerprint(), "versions": versions(), key: held | rows}
+    result = {"corpus": corpus.fingerprint(), "versions": versions(), key: rows(path, key) | more}
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def fitted(corpus: Corpus, system: str, task: str, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The system's index, and what is to be said of it before anybody searches."""
-    method, own = SYSTEMS[system] if system in SYSTEMS else recipe(system)
+    method, own = settings_of(system)
     known = {field.name for field in dataclasses.fields(make(method).settings)}
     given = own | (GENERAL if task == "general" else {}) | values
     index = make(method, {key: value for key, value in given.items() if key in known})
@@ -132,8 +170,10 @@ def fitted(corpus: Corpus, system: str, task: str, values: dict[str, Any]) -> tu
     return index, row
 
 
-def recipe(system: str) -> tuple[str, dict[str, Any]]:
-    """Method and settings of a recipe."""
+def settings_of(system: str) -> tuple[str, dict[str, Any]]:
+    """Method and settings of a system of this file, or of a recipe."""
+    if system in SYSTEMS:
+        return SYSTEMS[system]
     found = read_recipe(system.removeprefix(RECIPE))
     return found.method, dict(found.settings)
 
@@ -169,25 +209,41 @@ def measured(
 
 
 def beyond_counts(
-    index: Any, asked: list[Query], judged: dict[str, dict[str, int]], trusted: dict[str, dict[str, float]]
+    index: Any, asked: list[Query], judged: dict[str, dict[str, int]], whole: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
-    """What the trained model adds to the counts that it begins at: the figures of each user, less those with trust 0,
-    with 95 % intervals; nothing where the trust is 0."""
-    holder = getattr(index, "reader", index)
-    start = getattr(holder, "start", None)
-    if start is None or not start.trust:
-        return {}
-    holder.start = dataclasses.replace(start, trust=0.0)
+    """What is trained, the reranker and the model as far as it is trusted, adds to the counts that an index begins at:
+    the figures of each user less those by counts alone, with 95 % intervals. Nothing where nothing is used."""
     alone: dict[str, dict[str, float]] = {}
-    found = figures(index, asked, judged, alone)
-    holder.start = start
-    gains: dict[str, Any] = {"trust": start.trust, "counts_alone": found["exclude"]}
-    for measure, values in trusted.items():
+    with by_counts(index) as trained:
+        if not trained:
+            return {}
+        found = figures(index, asked, judged, alone)
+    gains: dict[str, Any] = dict(trained) | {"counts_alone": found["exclude"]}
+    for measure, values in whole.items():
         gain = np.array([value - alone[measure][query] for query, value in values.items()])
         half = 1.96 * gain.std() / np.sqrt(len(gain))
         gains[measure] = {"gain": round(gain.mean(), 5), "low": round(gain.mean() - half, 5)}
         gains[measure] |= {"high": round(gain.mean() + half, 5), "users": len(gain)}
     return {"beyond_counts": gains}
+
+
+@contextmanager
+def by_counts(index: Any) -> Iterator[dict[str, Any]]:
+    """Leave out what was trained; gives what that was, if anything."""
+    holder = getattr(index, "reader", index)
+    start = getattr(holder, "start", None)
+    if start is not None:
+        holder.start = dataclasses.replace(start, trust=0.0, reranker=None)
+        used = start.trust or start.reranker is not None
+        yield {"trust": start.trust, "reranker": start.reranker is not None} if used else {}
+        holder.start = start
+    elif getattr(index, "reranker", None) is not None:
+        depth = index.settings.rerank
+        index.adjust({"rerank": 0})
+        yield {"reranker": True}
+        index.adjust({"rerank": depth})
+    else:
+        yield {}
 
 
 def figures(

@@ -94,7 +94,8 @@ def _because(why: Mapping[str, Any]) -> str:
 
 def _counted(why: Mapping[str, Any]) -> str:
     again = f", less {-why['repeat']:.3f} because the user has had it" if "repeat" in why else ""
-    return f"factors and texts, by the code, {why['codes']:.3f}; rules {why['memory']:.3f}{again}"
+    more = f"; the reranker {why['reranker']:+.3f}" if "reranker" in why else ""
+    return f"factors and texts, by the code, {why['codes']:.3f}; rules {why['memory']:.3f}{more}{again}"
 
 
 def _popularity(why: Mapping[str, Any]) -> str:
@@ -123,7 +124,7 @@ OPTIONAL = {
     ("fresh", "bm25"): ("similarity",),
     ("code_score", "level_scores", "beam_rank", "bucket_size"): ("similarity",),
     ("dot_product",): ("token",),
-    ("codes", "memory"): ("repeat",),
+    ("codes", "memory"): ("reranker", "repeat"),
     ("meaning", "words", "memory", "similarity", "bm25"): ("segment_similarity",),
 }
 """Further keys that a sentence covers if they are there."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WINDOW = 50
 """Largest distance of a pair that is counted, in interactions."""
-RULES, ITEMS = "rules.safetensors", "counts.safetensors"
+RULES, FOLLOWING, ITEMS = "rules.safetensors", "following.safetensors", "counts.safetensors"
 FLOOR, SHARPNESS = 0.1, 4.0
 """Probabilities are proportional to (FLOOR + score)^SHARPNESS: scores have heavy tails, which a softmax of scores fits
 worse (on Amazon Beauty by about 0.4 nats an item)."""
@@ -77,6 +77,11 @@ def factorised(rules: csr_matrix, dim: int, seed: int) -> tuple[np.ndarray, np.n
     return (left * root).astype(np.float32), (right.T * root).astype(np.float32)
 
 
+def counted_following(sequences: Sequences, count: int, s: CountSettings) -> csr_matrix:
+    """How often an item comes right after another one, a user with many interactions counting less: [count, count]."""
+    return neighbours.decayed_pairs(sequences, count, gap=1.0, back=0.0, user_power=s.user_power, window=1)
+
+
 def counted_rules(sequences: Sequences, count: int, s: CountSettings) -> tuple[csr_matrix, np.ndarray]:
     """The rules of a log of so many items, [count, count], and the number of interactions of each item, [count]."""
     longest = int(np.diff(sequences.bounds).max(initial=1))
@@ -106,20 +111,33 @@ class Counts:
 
     settings: CountSettings
     rules: csr_matrix
+    following: csr_matrix
+    """How often an item comes right after another one, [N, N]."""
     inputs: np.ndarray
     """What each item adds to the state of a history, float16 [N, factors + text]."""
     outputs: np.ndarray
     """What the state is compared with, float16 [N, factors + text]."""
     centre: np.ndarray
     """The mean of the items' text vectors, [text], which says nothing about an item; empty without texts."""
+    words: np.ndarray
+    """Hashes of the words of the items' texts, uint32 [N, words]; [N, 0] without texts."""
     users: np.ndarray
     """Number of interactions of each item, [N]."""
     repeats: float
     """The share of interactions with an item that the user has had before."""
 
     @classmethod
-    def of(cls, sequences: Sequences, count: int, texts: np.ndarray | None, s: CountSettings, seed: int = 0) -> Counts:
-        """Count a log of so many items with text vectors [count, text], if they have texts."""
+    def of(
+        cls,
+        sequences: Sequences,
+        count: int,
+        texts: np.ndarray | None,
+        s: CountSettings,
+        seed: int = 0,
+        words: np.ndarray | None = None,
+    ) -> Counts:
+        """Count a log of so many items with text vectors [count, text] and hashes of words [count, words], if they have
+        texts."""
         rules, users = counted_rules(sequences, count, s)
         left, right = factorised(rules, s.factors, seed)
         # Factors and texts of about the same length, so that codes of the outputs spend their tokens on both.
@@ -128,12 +146,15 @@ class Counts:
         text = np.zeros((count, 0), np.float32) if texts is None else centred(texts, centre)
         inputs = np.concatenate([left * size, text], axis=1).astype(np.float16)
         outputs = np.concatenate([right / size, text], axis=1).astype(np.float16)
-        return cls(s, rules, inputs, outputs, centre, users, repeated(sequences))
+        following = counted_following(sequences, count, s)
+        words = np.zeros((count, 0), np.uint32) if words is None else words
+        return cls(s, rules, following, inputs, outputs, centre, words, users, repeated(sequences))
 
     def recounted(self, sequences: Sequences) -> Counts:
         """With the rules of another log of the same items; factors stay as they are."""
         rules, users = counted_rules(sequences, len(self), self.settings)
-        return replace(self, rules=rules, users=users, repeats=repeated(sequences))
+        following = counted_following(sequences, len(self), self.settings)
+        return replace(self, rules=rules, following=following, users=users, repeats=repeated(sequences))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -181,26 +202,33 @@ class Counts:
             vectors[:, -len(self.centre) :] = centred(texts, self.centre)
         return vectors
 
-    def extended(self, vectors: np.ndarray) -> Counts:
-        """With further items, given as `placed`."""
-        count, rules = len(self) + len(vectors), self.rules.copy()
+    def extended(self, vectors: np.ndarray, words: np.ndarray) -> Counts:
+        """With further items, given as `placed`, and hashes of their words."""
+        count, rules, following = len(self) + len(vectors), self.rules.copy(), self.following.copy()
         rules.resize(count, count)
+        following.resize(count, count)
         more = vectors.astype(np.float16)
-        return Counts(
-            self.settings,
-            rules,
-            np.concatenate([self.inputs, more]),
-            np.concatenate([self.outputs, more[:, : self.outputs.shape[1]]]),
-            self.centre,
-            np.concatenate([self.users, np.zeros(len(vectors), self.users.dtype)]),
-            self.repeats,
+        return replace(
+            self,
+            rules=rules,
+            following=following,
+            inputs=np.concatenate([self.inputs, more]),
+            outputs=np.concatenate([self.outputs, more[:, : self.outputs.shape[1]]]),
+            words=np.concatenate([self.words, words[:, : self.words.shape[1]]]),
+            users=np.concatenate([self.users, np.zeros(len(vectors), self.users.dtype)]),
         )
 
     def kept(self, rows: np.ndarray) -> Counts:
         """With some items only."""
-        rules = self.rules[rows][:, rows].tocsr()
-        inputs, outputs, users = self.inputs[rows], self.outputs[rows], self.users[rows]
-        return Counts(self.settings, rules, inputs, outputs, self.centre, users, self.repeats)
+        return replace(
+            self,
+            rules=self.rules[rows][:, rows].tocsr(),
+            following=self.following[rows][:, rows].tocsr(),
+            inputs=self.inputs[rows],
+            outputs=self.outputs[rows],
+            words=self.words[rows],
+            users=self.users[rows],
+        )
 
     # The saved folder.
 
@@ -208,8 +236,9 @@ class Counts:
         from safetensors.numpy import save_file
 
         neighbours.save_matrix(self.rules, folder / RULES)
+        neighbours.save_matrix(self.following, folder / FOLLOWING)
         parts = {"inputs": self.inputs, "outputs": self.outputs, "centre": self.centre, "users": self.users}
-        parts |= {"repeats": np.array([self.repeats])}
+        parts |= {"words": self.words, "repeats": np.array([self.repeats])}
         save_file({name: np.ascontiguousarray(part) for name, part in parts.items()}, folder / ITEMS)
 
     @classmethod
@@ -217,6 +246,10 @@ class Counts:
         from safetensors.numpy import load_file
 
         parts, rules = load_file(folder / ITEMS), neighbours.load_matrix(folder / RULES)
-        return cls(
-            s, rules, parts["inputs"], parts["outputs"], parts["centre"], parts["users"], float(parts["repeats"][0])
-        )
+        inputs, outputs, centre = (parts[name] for name in ("inputs", "outputs", "centre"))
+        if (folder / FOLLOWING).exists():
+            following, words = neighbours.load_matrix(folder / FOLLOWING), parts["words"]
+        else:  # an index of an earlier version, which has no reranker
+            following, words = rules[:0].copy(), np.zeros((len(inputs), 0), np.uint32)
+            following.resize(rules.shape)
+        return cls(s, rules, following, inputs, outputs, centre, words, parts["users"], float(parts["repeats"][0]))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from callslip.identifiers.trie import Trie
     from callslip.search.beam import Beams
     from callslip.training.checkpoints import Checkpoints
-    from callslip.training.loop import TrainingLog
+    from callslip.training.log import TrainingLog
 
 CLUSTERS = "clusters.safetensors"
 CODES_ALONE = ("share", "code")
@@ -134,12 +134,11 @@ class GenerativeRetriever(Retriever):
         def ranked(queries: list[Query], depth: int) -> list[np.ndarray]:
             return [np.asarray(found.rows) for found in self.find(queries, min(depth, len(corpus)), None, False)]
 
-        record = self.reader.begin(corpus, self.vectors, ranked)
-        if record is not None:
-            from callslip.training.loop import TrainingLog
+        if self.settings.start != "none":
+            from callslip.training.log import TrainingLog
 
             self.log = TrainingLog() if self.log is None else self.log
-            self.log.add(phase="trust beyond counts", epoch=0, seconds=0.0, **record)
+            self.reader.begin(corpus, self.vectors, ranked, self.log)
 
     @property
     def begins_tied(self) -> bool:
@@ -149,7 +148,7 @@ class GenerativeRetriever(Retriever):
     def begin_tied(self, corpus: Corpus) -> None:
         """Learn what codes say of the documents' vectors, and choose on held-out queries how far the model is trusted
         beyond that. From here on the index holds no vectors, unless new documents get their codes by them."""
-        from callslip.training.loop import TrainingLog
+        from callslip.training.log import TrainingLog
 
         self.model.eval()
         s, codes = self.settings, self.identifiers.in_row_order()[1]
@@ -505,7 +504,7 @@ class GenerativeRetriever(Retriever):
             vectors = self.reader.encode_new(documents, self.vectors.shape[1])
         held = (vectors if kept else vectors[:, :0]).astype(self.vectors.stored)
         codes = self.assign(documents, vectors)
-        return {"vectors": held, "codes": codes, **self.reader.new_parts(codes, vectors)}
+        return {"vectors": held, "codes": codes, **self.reader.new_parts(documents, codes, vectors)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         held = self.identifiers

@@ -11,7 +11,7 @@ from callslip.errors import IndexCorrupt
 if TYPE_CHECKING:
     from torch import nn
 
-    from callslip.training.loop import TrainingLog
+    from callslip.training.log import TrainingLog
 
 WEIGHTS, SHAPE, TRAINING = "model.safetensors", "model.json", "training.jsonl"
 
@@ -59,7 +59,7 @@ def save_log(folder: Path, log: TrainingLog | None) -> None:
 
 
 def load_log(folder: Path) -> TrainingLog | None:
-    from callslip.training.loop import TrainingLog
+    from callslip.training.log import TrainingLog
 
     if not (folder / TRAINING).exists():
         return None

@@ -21,6 +21,7 @@ from callslip.corpus.sequences import Sequences
 from callslip.errors import BadSetting, Unsupported
 from callslip.index import model_files
 from callslip.index.counts import Counts
+from callslip.index.item_words import word_hashes, words_of
 from callslip.index.settings import HistoryQuerySettings, T5Settings
 from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
 from callslip.index.tied_start import TiedStart
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from callslip.identifiers.vector_table import VectorTable
     from callslip.index.rows import Rows
     from callslip.search.beam import Beams
+    from callslip.training.log import TrainingLog
 
 T5 = "t5"
 """Folder of a saved T5."""
@@ -329,7 +331,7 @@ class VectorReader:
     def read_stored(self, vectors: VectorTable) -> None:
         """Read documents from now on by their vectors as they are stored: the fit is over."""
 
-    def new_parts(self, codes: np.ndarray, vectors: np.ndarray) -> Parts:
+    def new_parts(self, documents: list[Document], codes: np.ndarray, vectors: np.ndarray) -> Parts:
         """What `extend` needs of new documents beside their codes [n, L] and vectors [n, dim]."""
         return {} if self.tied is None else {"tied": self.tied.code(codes, vectors)}
 
@@ -539,6 +541,9 @@ class HistoryReader(VectorReader):
         self.history = HistoryShape.of(self.settings, self.kind, vectors, self.has_texts, memory)
         return vectors
 
+    def new_parts(self, documents: list[Document], codes: np.ndarray, vectors: np.ndarray) -> Parts:
+        return {"words": word_hashes(document.content for document in documents)}
+
     def encode_new(self, documents: list[Document], dim: int) -> np.ndarray:
         if self.has_texts:
             return super().encode_new(documents, dim)
@@ -607,31 +612,28 @@ class HistoryReader(VectorReader):
         whole = training_sequences(corpus)
         return whole if self.settings.start == "none" else HeldOut.of(whole, self.settings.seed).rest
 
-    def begin(self, corpus: Corpus, vectors: np.ndarray, ranked: Callable[[list[Query], int], list[np.ndarray]]) -> Any:
-        """Begin at counts, now that the model is trained. `ranked` gives rows for queries, at least so many. Returns
-        what to log, if anything."""
-        s, whole = self.settings, training_sequences(corpus)
-        if s.start == "none":
-            return None
+    def begin(
+        self,
+        corpus: Corpus,
+        vectors: np.ndarray,
+        ranked: Callable[[list[Query], int], list[np.ndarray]],
+        log: TrainingLog,
+    ) -> None:
+        """Begin at counts, now that the model is trained. `ranked` gives rows for queries, at least so many."""
+        s, whole, names = self.settings, training_sequences(corpus), corpus.doc_ids
         texts = vectors if self.has_texts and vectors.shape[1] else None
+        words = word_hashes(document.content for document in corpus) if self.has_texts else None
         counted = count_settings(ordered=self.kind == "sequence")
 
-        def start(sequences: Sequences) -> Start:
-            return Start(Counts.of(sequences, len(corpus), texts, counted, s.seed))
+        def count(some: Sequences) -> Counts:
+            return Counts.of(some, len(corpus), texts, counted, s.seed, words)
 
-        if not s.epochs:
-            self.start = start(whole)
-            return {"trust": 0.0, "held_out": 0}
-        held, names = HeldOut.of(whole, s.seed), corpus.doc_ids
-        asked = [Query(f"held out {n}", "", tuple(names[i] for i in had)) for n, had in enumerate(held.histories)]
-        depth = DEPTH + max(map(len, held.histories), default=0)
-
-        def rankings(tried: Start) -> list[np.ndarray]:
+        def rankings(tried: Start, held: HeldOut) -> list[np.ndarray]:
+            asked = [Query(f"held out {n}", "", tuple(names[i] for i in had)) for n, had in enumerate(held.histories)]
             self.start = tried
-            return ranked(asked, depth)
+            return ranked(asked, DEPTH + max(map(len, held.histories), default=0))
 
-        self.start, record = joined(start, held, whole, rankings)
-        return record
+        self.start = joined(count, whole, s.rerank, s.seed, log, rankings if s.epochs else None)
 
     def read(self, examples: Any, numbers: np.ndarray) -> Any:
         return examples.read(self.model.encoder, numbers)
@@ -700,7 +702,7 @@ class HistoryReader(VectorReader):
         for table in self._tables():
             table.extend(torch.from_numpy(parts["vectors"]))
         if self.start is not None:
-            self.start.extend(parts["vectors"])
+            self.start = self.start.extended(parts["vectors"], words_of(parts))
         self.forget_vectors()
 
     def keep(self, rows: np.ndarray) -> None:
@@ -709,7 +711,7 @@ class HistoryReader(VectorReader):
         for table in self._tables():
             table.keep(torch.from_numpy(rows))
         if self.start is not None:
-            self.start.keep(rows)
+            self.start = self.start.kept(rows)
         self.forget_vectors()
 
     def _tables(self) -> list[ItemTable]:

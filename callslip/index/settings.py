@@ -131,6 +131,10 @@ class ScheduleSettings:
         check_share(self, "warmup")
 
 
+RERANKED = 150
+"""Number of items that a reranker reorders."""
+
+
 @dataclass(frozen=True)
 class HistorySettings:
     """How histories of items are encoded."""
@@ -159,6 +163,10 @@ class HistorySettings:
     """Where scores begin: at what `counts` say (sequential rules, their factors and the items' texts), to which the
     trained model is added as far as held-out training items show that it helps; or at nothing (`none`), as in the
     papers. With `epochs=0` the index ranks as the counts do."""
+    rerank: int = RERANKED
+    """With the start at counts: number of items, the first ones of the counts, that a small network reorders. It is
+    trained on the last training items of the users, and left out unless it finds more of held-out ones; 0 leaves it
+    out."""
     diversity: float = 0.0
     """Diversity of a list of hits, from 0 (the order of the scores) to below 1: weight of the dissimilarity to the hits
     before against that of the score (maximal marginal relevance)."""
@@ -168,7 +176,7 @@ class HistorySettings:
 
     def check(self) -> None:
         check_range(self, history_length=1, history_width=1, history_layers=0, history_heads=1, ranker_negatives=0)
-        check_range(self, item_decay=0)
+        check_range(self, item_decay=0, rerank=0)
         check_share(self, "history_dropout", below=True)
         check_share(self, "diversity", below=True)
 

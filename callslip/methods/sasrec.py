@@ -24,12 +24,12 @@ from callslip.encoders.encoder import TextVectors
 from callslip.encoders.interaction_vectors import interaction_vectors
 from callslip.index import model_files
 from callslip.index.counts import Counts
-from callslip.index.recommender import BLOCK, Recommender
+from callslip.index.item_words import word_hashes, words_of
+from callslip.index.recommender import Recommender
 from callslip.index.settings import EncoderSettings, HistorySettings, ScheduleSettings
-from callslip.index.start import DEPTH, HeldOut, Start, count_settings, joined
+from callslip.index.start import HeldOut, Start, count_settings, joined
 from callslip.runtime.device import best_device, seeded
 from callslip.search.diversity import Diversity
-from callslip.search.nearest import best_rows
 from callslip.storage.rows import Parts
 from callslip.training import batches
 from callslip.training.item_ranking import ranking_term
@@ -85,34 +85,28 @@ class SASRec(Recommender):
         else:
             self.vectors = interaction_vectors(sequences, len(corpus), s.seed)
         self.shape = HistoryShape.of(s, s.queries, self.vectors, texts)
-        self.start, held = None, HeldOut.of(sequences, s.seed)
+        self.start = None
         with seeded(s.seed):
             self.model = self.shape.encoder(self.vectors).to(best_device(s.device))
-            self.log = self.train_model(sequences if s.start == "none" else held.rest)
+            self.log = self.train_model(sequences if s.start == "none" else HeldOut.of(sequences, s.seed).rest)
         if s.start != "none":
-            self.begin(sequences, held, texts)
+            self.begin(corpus, sequences, texts)
 
-    def begin(self, sequences: Sequences, held: HeldOut, texts: bool) -> None:
+    def begin(self, corpus: Corpus, sequences: Sequences, texts: bool) -> None:
         """Let scores begin at counts, and choose how far the trained model is trusted beyond them."""
-        s, vectors = self.settings, self.vectors if texts and self.vectors.shape[1] else None
-        counted = count_settings(ordered=s.queries == "sequence")
+        s, counted = self.settings, count_settings(ordered=self.settings.queries == "sequence")
+        vectors = self.vectors if texts and self.vectors.shape[1] else None
+        words = word_hashes(document.content for document in corpus) if texts else None
 
-        def start(some: Sequences) -> Start:
-            return Start(Counts.of(some, len(self.vectors), vectors, counted, s.seed))
+        def count(some: Sequences) -> Counts:
+            return Counts.of(some, len(self.vectors), vectors, counted, s.seed, words)
 
-        def ranked(tried: Start) -> list[np.ndarray]:
-            self.start, found = tried, []
-            for at in range(0, len(held.histories), BLOCK):
-                some = held.histories[at : at + BLOCK]
-                found += [best_rows(row, DEPTH + len(h)) for row, h in zip(self.scores(some), some, strict=True)]
-            return found
+        def ranked(tried: Start, held: HeldOut) -> list[np.ndarray]:
+            self.start = tried
+            return held.ranked_by(self.scores)
 
-        if s.epochs:
-            self.start, record = joined(start, held, sequences, ranked)
-        else:
-            self.start, record = start(sequences), {"trust": 0.0, "held_out": 0}
         assert self.log is not None
-        self.log.add(phase="trust beyond counts", epoch=0, seconds=0.0, **record)
+        self.start = joined(count, sequences, s.rerank, s.seed, self.log, ranked if s.epochs else None)
 
     def train_model(self, sequences: Sequences) -> TrainingLog:
         s = self.settings
@@ -182,20 +176,22 @@ class SASRec(Recommender):
 
     def prepare(self, documents: list[Document]) -> Parts:
         if self.vectors.shape[1] and self.shape.texts:
-            return {"vectors": self.texts.documents(documents, "encoding items")}
-        return {"vectors": np.zeros((len(documents), self.vectors.shape[1]), np.float32)}
+            vectors = self.texts.documents(documents, "encoding items")
+        else:
+            vectors = np.zeros((len(documents), self.vectors.shape[1]), np.float32)
+        return {"vectors": vectors, "words": word_hashes(document.content for document in documents)}
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.vectors, self._items = np.concatenate([self.vectors, parts["vectors"]]), None
         self.model.items.extend(torch.from_numpy(parts["vectors"]))
         if self.start is not None:
-            self.start.extend(parts["vectors"])
+            self.start = self.start.extended(parts["vectors"], words_of(parts))
 
     def keep(self, rows: np.ndarray) -> None:
         self.vectors, self._items = self.vectors[rows], None
         self.model.items.keep(torch.from_numpy(rows))
         if self.start is not None:
-            self.start.keep(rows)
+            self.start = self.start.kept(rows)
 
     def save_files(self, folder: Path) -> None:
         np.save(folder / VECTORS, self.vectors, allow_pickle=False)

@@ -22,13 +22,17 @@ from callslip.corpus.sequences import Sequences
 from callslip.encoders.encoder import TextVectors
 from callslip.identifiers.table import Identifiers
 from callslip.identifiers.tied import TiedQuantizer, token_sums
-from callslip.index import neighbours
-from callslip.index.counts import Counts, CountSettings
+from callslip.index import model_files, neighbours
+from callslip.index.counts import FLOOR, SHARPNESS, Counts, CountSettings
+from callslip.index.item_words import word_hashes, words_of
 from callslip.index.recommender import Recommender
-from callslip.index.settings import EncoderSettings
+from callslip.index.reranker import Evidence, Reranker
+from callslip.index.settings import RERANKED, EncoderSettings
+from callslip.index.start import joined, log_weights_of
 from callslip.search.diversity import Diversity
 from callslip.settings import check_range, check_share
 from callslip.storage.rows import Parts
+from callslip.training.log import TrainingLog
 
 CODEBOOKS, CODES = "codebooks.safetensors", "codes.safetensors"
 BLOCK = 64
@@ -48,6 +52,10 @@ class TiedLogSettings(EncoderSettings, CountSettings):
     """Tokens of a code, a byte each."""
     item_texts: bool = True
     """Whether items are represented by their texts, beside the factors."""
+    rerank: int = RERANKED
+    """Number of items, the first ones by codes and rules, that a small network reorders. It is trained on the last
+    training items of the users, and left out unless it finds more of held-out ones; 0 leaves it out, also in a
+    search."""
     diversity: float = 0.0
     """Diversity of a list of hits, from 0 (the order of the scores) to below 1: weight of the dissimilarity of codes to
     the hits before against that of the score (maximal marginal relevance)."""
@@ -55,7 +63,7 @@ class TiedLogSettings(EncoderSettings, CountSettings):
     """Random seed of factors and codebooks."""
 
     def check(self) -> None:
-        check_range(self, length=1, seed=0)
+        check_range(self, length=1, seed=0, rerank=0)
         check_share(self, "diversity", below=True)
 
 
@@ -64,7 +72,7 @@ class TiedLog(Recommender):
 
     Settings = TiedLogSettings
     search_settings = frozenset(
-        {"decay", "factor_weight", "text_weight", "memory_weight", "diversity", "backend", "device"}
+        {"decay", "factor_weight", "text_weight", "memory_weight", "rerank", "diversity", "backend", "device"}
     )
     settings: TiedLogSettings
     maker: TiedQuantizer
@@ -77,11 +85,14 @@ class TiedLog(Recommender):
     def __init__(self, settings: Any = None, *, method: str = "") -> None:
         super().__init__(settings, method=method)
         self.texts = TextVectors(self.settings)
+        self.log: TrainingLog | None = None
+        self.reranker: Reranker | None = None
         self._identifiers: tuple[np.ndarray, Identifiers] | None = None
+        self._evidence: Evidence | None = None
 
     @property
     def code_settings(self) -> Mapping[str, Any]:
-        return {"memory_weight": 0.0}
+        return {"memory_weight": 0.0, "rerank": 0}
 
     @property
     def counting(self) -> TiedLogSettings:
@@ -94,7 +105,14 @@ class TiedLog(Recommender):
         s, texts = self.settings, None
         if s.item_texts and has_texts(corpus):
             texts = self.texts.documents(corpus, "encoding items")
-        counts = Counts.of(sequences, len(corpus), texts, self.counting, s.seed)
+        words = word_hashes(document.content for document in corpus)
+
+        def count(some: Sequences) -> Counts:
+            return Counts.of(some, len(corpus), texts, self.counting, s.seed, None if texts is None else words)
+
+        self.log = TrainingLog()
+        start = joined(count, sequences, s.rerank, s.seed, self.log)
+        counts, self.reranker = start.counts, start.reranker
         self.maker = TiedQuantizer(min(s.length, counts.outputs.shape[1] + 1), 1, seed=s.seed)
         self.codes = self.maker.fit(counts.outputs.astype(np.float32)).astype(np.uint8)
         self.counts = replace(counts, outputs=counts.outputs[:, :0])
@@ -106,6 +124,17 @@ class TiedLog(Recommender):
     # Search.
 
     def scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        scores = self.counted_scores(histories)
+        self.rerank(scores, histories)
+        for row, history in zip(scores, histories, strict=True):
+            had = np.unique(history)
+            row[had] = self.counts.demoted(row[had])
+            if not len(had):
+                row[:] = self.popularity
+        return scores
+
+    def counted_scores(self, histories: Sequence[np.ndarray]) -> np.ndarray:
+        """Scores by codes and rules, [B, N]."""
         scores = np.empty((len(histories), len(self.codes)))
         for start in range(0, len(histories), BLOCK):
             some = histories[start : start + BLOCK]
@@ -113,12 +142,28 @@ class TiedLog(Recommender):
                 scores[at] = token_sums(table, self.codes)
         if self.settings.memory_weight:
             scores += self.counts.remembered(histories)
-        for row, history in zip(scores, histories, strict=True):
-            had = np.unique(history)
-            row[had] = self.counts.demoted(row[had])
-            if not len(had):
-                row[:] = self.popularity
         return scores
+
+    def rerank(self, scores: np.ndarray, histories: Sequence[np.ndarray]) -> None:
+        """Change the scores of the first items of each history so that their probabilities are the reranker's."""
+        if self.reranker is None or not self.settings.rerank or not len(self.codes):
+            return
+        weights = log_weights_of(self.counts, scores, histories)
+        rows, added = self.reranker.added(self.evidence_of_items(), histories, weights)
+        held = np.maximum(np.take_along_axis(scores, rows, axis=1), 0)
+        changed = (FLOOR + held) * np.exp(added / SHARPNESS) - FLOOR
+        np.put_along_axis(scores, rows, changed, axis=1)
+
+    def evidence_of_items(self) -> Evidence:
+        """What the reranker reads, with factors as the codes have them."""
+        if self._evidence is None or self._evidence.counts is not self.counts:
+            self._evidence = Evidence(self.counts, self.products)
+        return self._evidence
+
+    def products(self, states: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Inner products of states [B, D] with the reconstructions of their rows [B, K]."""
+        tables = self.maker.tables(states)
+        return np.stack([token_sums(table, self.codes[some]) for table, some in zip(tables, rows, strict=True)])
 
     @property
     def popularity(self) -> np.ndarray:
@@ -130,19 +175,26 @@ class TiedLog(Recommender):
         return Diversity(amount, lambda rows: self.maker.decode(self.codes[rows].astype(np.int32))) if amount else None
 
     def reasons(self, history: np.ndarray, rows: np.ndarray) -> list[dict[str, object]]:
-        """What codes and rules contribute, how far an item of the history is demoted, and where the rules lead from."""
+        """What codes and rules contribute, what the reranker adds, how far an item of the history is demoted, and where
+        the rules lead from."""
         if not len(history):
             return [{"popularity": float(score)} for score in self.popularity[rows]]
         names = [document.doc_id for document in self.documents.rows(history.tolist())]
         parts = self.counts.because(history, rows)
         by_codes = token_sums(self.maker.tables(self.counts.states([history]))[0], self.codes[rows])
         memory = parts.sum(axis=0)
-        whole = by_codes + memory
+        scores = self.counted_scores([history])
+        before = scores[0, rows]
+        self.rerank(scores, [history])
+        whole = scores[0, rows]
         repeat = np.where(np.isin(rows, history), self.counts.demoted(whole) - whole, 0.0)
-        found = zip(by_codes, memory, repeat, neighbours.because(parts, names), strict=True)
+        found = zip(by_codes, memory, whole - before, repeat, neighbours.because(parts, names), strict=True)
         return [
-            {"codes": float(code), "memory": float(rules)} | ({"repeat": float(less)} if less else {}) | why
-            for code, rules, less, why in found
+            {"codes": float(code), "memory": float(rules)}
+            | ({"reranker": float(more)} if more else {})
+            | ({"repeat": float(less)} if less else {})
+            | why
+            for code, rules, more, less, why in found
         ]
 
     def adjusted(self, names: frozenset[str]) -> None:
@@ -156,12 +208,17 @@ class TiedLog(Recommender):
         """New items have no user: their texts alone place them."""
         texts = self.texts.documents(documents, "encoding items") if len(self.counts.centre) else None
         vectors = self.counts.placed(texts, len(documents))
-        codes = self.maker.assign(vectors)
-        return {"codes": codes[:, :1], "entries": codes.astype(np.uint8), "inputs": vectors.astype(np.float16)}
+        codes, words = self.maker.assign(vectors), word_hashes(document.content for document in documents)
+        return {
+            "codes": codes[:, :1],
+            "entries": codes.astype(np.uint8),
+            "inputs": vectors.astype(np.float16),
+            "words": words,
+        }
 
     def extend(self, documents: list[Document], parts: Parts) -> None:
         self.codes = np.concatenate([self.codes, parts["entries"]])
-        self.counts = self.counts.extended(parts["inputs"])
+        self.counts = self.counts.extended(parts["inputs"], words_of(parts))
 
     def keep(self, rows: np.ndarray) -> None:
         self.codes, self.counts = self.codes[rows], self.counts.kept(rows)
@@ -198,6 +255,9 @@ class TiedLog(Recommender):
         save_file(self.maker.state(), folder / CODEBOOKS)
         save_file({"codes": np.ascontiguousarray(self.codes)}, folder / CODES)
         self.counts.save(folder)
+        if self.reranker is not None:
+            self.reranker.save(folder)
+        model_files.save_log(folder, self.log)
 
     def load_files(self, folder: Path) -> None:
         from safetensors.numpy import load_file
@@ -205,3 +265,5 @@ class TiedLog(Recommender):
         self.maker = TiedQuantizer.from_state(load_file(folder / CODEBOOKS))
         self.codes = load_file(folder / CODES)["codes"]
         self.counts = Counts.load(folder, self.counting)
+        self.reranker = Reranker.load(folder)
+        self.log = model_files.load_log(folder)

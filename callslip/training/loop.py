@@ -30,6 +30,7 @@ from callslip.runtime import progress
 from callslip.training import batches as sampling
 from callslip.training import ranks
 from callslip.training.checkpoints import Clock
+from callslip.training.log import TrainingLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,22 +43,6 @@ Objective = Callable[[Any, float], Mapping[str, Tensor]]
 Schedule = Literal["cosine", "linear", "constant"]
 """Learning rates after the warm-up: falling to zero along a cosine or a line, or constant."""
 BAD_STEPS_ALLOWED = 3
-
-
-@dataclass
-class TrainingLog:
-    """One record per epoch: phase, epoch, mean of every term, learning rate, seconds, and the method's own metrics."""
-
-    records: list[dict[str, Any]] = field(default_factory=list)
-    skipped_steps: int = 0
-
-    def add(self, **record: Any) -> None:
-        self.records.append(record)
-
-    def add_earlier(self, records: list[dict[str, Any]], skipped: int) -> None:
-        """What a resumed phase has had before."""
-        self.records += records
-        self.skipped_steps += skipped
 
 
 def train(

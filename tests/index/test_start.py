@@ -16,6 +16,7 @@ from callslip.index import start as module
 from callslip.index.counts import Counts, CountSettings, repeated
 from callslip.index.start import HeldOut, Start, best_of, climbed, count_settings, joined
 from callslip.methods import make
+from callslip.training.log import TrainingLog
 
 QUICK = {"encoder": "scratch", "decoder_width": 16, "history_width": 16, "batch_size": 64, "width": 4, "length": 2}
 HISTORY = ("soap-2", "tea-3", "soap-3")
@@ -164,17 +165,16 @@ def test_nothing_that_decides_about_the_trust_was_counted_or_trained_on(log, mon
 
 @pytest.mark.parametrize(("good", "expected"), [(0.15, 0.15), (0.0, 0.0), (None, 0.0)])
 def test_the_trust_is_the_best_on_held_out_items_and_never_worse_than_the_start(log, good, expected):
-    whole = log.sequences()
-    held = HeldOut.of(whole, 0)
-    begin = Start(Counts.of(whole, len(log), None, CountSettings(factors=4)))
+    whole, record = log.sequences(), TrainingLog()
 
-    def ranked(tried: Start) -> list[np.ndarray]:
+    def ranked(tried: Start, held: HeldOut) -> list[np.ndarray]:
         right = good is None or tried.trust == good  # None: all are alike, and the start is preferred
         return [np.array([target] if right else [0, 1, target]) for target in held.targets]
 
-    found, record = joined(lambda sequences: begin, held, whole, ranked)
-    assert found.trust == record["trust"] == expected and record["held_out"] == len(held.targets)
-    assert record[f"nDCG@10, trust {expected:g}"] == max(v for k, v in record.items() if k.startswith("nDCG"))
+    found = joined(lambda some: Counts.of(some, len(log), None, CountSettings(factors=4)), whole, 0, 0, record, ranked)
+    figures = record.records[-1]
+    assert found.trust == figures["trust"] == expected and figures["held_out"] == len(HeldOut.of(whole, 0).targets)
+    assert figures[f"nDCG@10, trust {expected:g}"] == max(v for k, v in figures.items() if k.startswith("nDCG"))
 
 
 def test_larger_trusts_are_tried_until_three_in_a_row_find_no_more():

@@ -119,7 +119,7 @@ export function explained(answer, query, about) {
 
 // How much each source contributes to the score, where the method tells.
 function shares(why) {
-  const names = ["meaning", "codes", "words", "memory"].filter((name) => typeof why[name] === "number");
+  const names = ["meaning", "codes", "words", "memory", "reranker"].filter((name) => typeof why[name] === "number");
   if (!names.includes("memory")) return [];
   const total = names.reduce((sum, name) => sum + Math.max(0, why[name]), 0) || 1;
   return names.map((name) => [`from ${name}`, `${why[name].toFixed(3)} (${percent(Math.max(0, why[name]) / total)})`]);
