@@ -7,9 +7,9 @@ All readers of a method train on the same texts for the same number of epochs: b
 and the documents themselves, cut to `--length` word pieces where the reader is trained. Frozen vectors are of 256, and
 in the systems named *short* of `--length`. Figures are by codes alone (expected: ties inside a code count as their
 average), beside a dual encoder that is trained on the same data, dense retrieval and BM25. `--set` holds for every
-system that trains and has the setting; the split `dev` holds train queries out where a set has none. Each fit is
-written to `results/readers-SET.json` as soon as it is done, with the paired tests of `COMPARED` between the fits that
-are there, and its report to `results/readers-SET/reports`, where `twins.py` finds it.
+system that trains and has the setting; the split `dev` holds a third of the train queries out where a set has none, for
+all splits. Each fit is written to `results/readers-SET.json` as soon as it is done, with the paired tests of `COMPARED`
+between the fits that are there, and its report to `results/readers-SET/reports`, where `twins.py` finds it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def measured(
     index = callslip.fit(corpus, method, settings=settings)
     row: dict[str, Any] = {
         "method": method,
-        "settings": {key: value for key, value in settings.items() if key != "backend"},
+        "settings": {key: getattr(index.settings, key) for key in settings if key != "backend"},
         "fit_seconds": round(time.perf_counter() - wall, 1),
         "fit_cpu_seconds": round(time.process_time() - cpu, 1),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
@@ -146,7 +146,7 @@ def main() -> None:
     splits, more = asked.splits.split(","), parse_assignments(asked.assignments)
     corpus = callslip.load_corpus(DATA / asked.corpus)
     if "dev" in splits and "dev" not in corpus.judgements:
-        corpus = held_out(corpus)
+        corpus = dataclasses.replace(corpus, judgements=corpus.judgements | held_out(corpus).judgements)
     path, known = RESULTS / f"readers-{asked.corpus}{asked.tag}.json", systems(asked.length)
     reports = path.with_suffix("") / "reports"
     reports.mkdir(parents=True, exist_ok=True)
