@@ -10,11 +10,13 @@ figure, the other's, and the interval of the difference, for each kind of questi
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
 
 import numpy as np
+from two_stage import held_out
 
 import callslip
 from callslip.corpus.documents import Corpus
@@ -30,8 +32,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--methods", default="dense,tied-atomic")
     parser.add_argument("--measure", default="nDCG@10")
+    parser.add_argument("--held-out", action="store_true", help="a third of the train queries was not trained on")
     arguments = parser.parse_args()
     corpus = callslip.load_corpus(Path(os.environ.get("CALLSLIP_DATA", "../shared/data")) / arguments.set)
+    if arguments.held_out:
+        corpus = dataclasses.replace(corpus, judgements=corpus.judgements | held_out(corpus).judgements)
     values = {}
     for path in sorted((arguments.folder / "reports").glob("*.json")):
         values[path.stem.partition("-")[2]] = json.loads(path.read_text(encoding="utf-8"))["per_query"]

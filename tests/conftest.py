@@ -55,7 +55,7 @@ def small_corpus() -> Corpus:
 
 @pytest.fixture(scope="session")
 def tiny(small_corpus, tmp_path_factory) -> dict[str, str]:
-    """Folders of a tiny BERT and a tiny T5 whose words are those of the small corpus."""
+    """Folders of a tiny BERT, T5 and mT5 whose words are those of the small corpus."""
     from small_bert import save_small_bert
     from small_t5 import save_small_t5
 
@@ -64,6 +64,7 @@ def tiny(small_corpus, tmp_path_factory) -> dict[str, str]:
     return {
         "BERT": str(save_small_bert(tmp_path_factory.mktemp("bert"), words)),
         "T5": str(save_small_t5(tmp_path_factory.mktemp("t5"), words)),
+        "mT5": str(save_small_t5(tmp_path_factory.mktemp("mt5"), words, multilingual=True)),
     }
 
 

@@ -22,9 +22,10 @@ from callslip import api
 from callslip.corpus.documents import Corpus
 from callslip.encoders.encoder import TextVectors
 from callslip.index import readers
+from callslip.index.counts import Counts
 from callslip.index.generative import GenerativeRetriever
 from callslip.index.readers import HistoryReader, T5Reader, TunedReader
-from callslip.methods import make
+from callslip.methods import METHODS, find, make
 from callslip.methods.asi import training as asi_training
 from callslip.methods.asi.indexers import NetworkIndexer
 from callslip.methods.genret import training as genret_training
@@ -49,6 +50,22 @@ PRESETS: dict[str, tuple[type, dict[str, Any]]] = {
 """The reader of each preset, and the sizes that a test can afford."""
 ENCODED = {"dsi-semantic", "nci", "ultron-pq"}
 """Their papers make codes from the vectors of a frozen encoder, once; nothing else reads these."""
+ITEMS = {"encoder": "scratch", "epochs": 1, "batch_size": 32, "decoder_width": 8, "decoder_heads": 2}
+ITEMS |= {"history_width": 8}
+LOGS: dict[str, dict[str, Any]] = {
+    "tiger": ITEMS | {"width": 6, "rqvae_epochs": 1},
+    "deep-retrieval": ITEMS | {"width": 3, "rounds": 1, "round_epochs": 1},
+    "recforest": ITEMS | {"width": 4},
+}
+"""Presets of recommenders whose items are read from a log, and the sizes that a test can afford."""
+ELSEWHERE = {"glen", "tied-atomic", "dense-trained"}
+"""Presets that `methods/test_glen_tied_readers.py` fits."""
+
+
+def test_every_preset_of_a_paper_is_fitted_in_a_test():
+    papers = {name for name, method in METHODS.items() if method.paper is not None}
+    same = {name: find(name).presets()["paper"] == find("dsi-semantic").presets()["paper"] for name in papers}
+    assert {name for name in papers if not same[name]} | {"dsi-semantic"} == {*PRESETS, *LOGS, *ELSEWHERE}
 
 
 def forbidden(*arguments: Any, **more: Any) -> Any:
@@ -174,3 +191,28 @@ def test_uri_trains_its_ranker_after_the_decoder_with_an_encoder_of_its_own(fitt
     reader = made.index.reader
     assert reader.ranking_encoder is not None and reader.ranking_encoder is not reader.model.encoder
     assert made.index.settings.items == "id"
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_recommenders_learn_from_the_log_alone_and_begin_at_nothing(monkeypatch, tmp_path, name):
+    """No counts, no similarity beside the codes, and, where the paper has none, no loss that ranks items."""
+    spies, log = Spies(), small_log(users=24)
+    spies.spy_steps(monkeypatch)
+    monkeypatch.setattr(Counts, "of", forbidden)
+    index: Any = make(name, LOGS[name], preset="paper")
+    by_codes = index.settings.ranking == "bucket"
+    assert index.settings.ranking == ("union" if name == "deep-retrieval" else "bucket")
+    index.fit(log)
+    parts = getattr(index, "parts", [index])
+    assert len(parts) == (2 if name == "recforest" else 1)
+    assert all(part.reader.start is None and isinstance(part.reader, HistoryReader) for part in parts)
+    terms = {term for step in spies.steps for term in step.terms}
+    assert terms == ({"generation"} if by_codes else {"generation", "ranking"})
+    codes = [part.identifiers.codes for part in parts]
+    assert all(code.shape[1] == (4 if name == "tiger" else 3) for code in codes)
+    if by_codes:  # a code is one item, so that codes alone order all hits
+        assert all(len(np.unique(code, axis=0)) == len(log) for code in codes)
+    asked = list(log.queries.values())[:3]
+    expected = [hits.doc_ids for hits in index.search_batch(asked, k=4)]
+    index.save(tmp_path / "index")
+    assert [hits.doc_ids for hits in api.load(tmp_path / "index").search_batch(asked, k=4)] == expected

@@ -51,10 +51,14 @@ READERS: dict[str, tuple[type, dict[str, Any]]] = {
     "tuned": (TunedReader, {"encoder": "BERT", "train_encoder": "top"}),
     "states": (TunedReader, {"encoder": "BERT", "train_encoder": "all", "encoder_memory": "states"}),
     "t5": (T5Reader, {"encoder": "BERT", "seq2seq": "T5"}),
+    "mt5": (T5Reader, {"encoder": "BERT", "seq2seq": "mT5"}),
 }
-"""Readers, with the settings that choose them; BERT and T5 stand for the folders of tiny checkpoints."""
+"""Readers, with the settings that choose them; BERT, T5 and mT5 stand for the folders of tiny checkpoints."""
 
-PAIRS = [(method, reader) for method in METHODS for reader in READERS]
+PAIRS = [
+    *((method, reader) for method in METHODS for reader in READERS if reader != "mt5"),
+    *((method, "mt5") for method in ("dsi-semantic", "nci", "asi++", "genret")),  # each joins a T5 in its own way
+]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,7 @@ def folders(corpus, tmp_path_factory) -> dict[str, str]:
     return {
         "BERT": str(save_small_bert(tmp_path_factory.mktemp("bert"), words)),
         "T5": str(save_small_t5(tmp_path_factory.mktemp("t5"), words)),
+        "mT5": str(save_small_t5(tmp_path_factory.mktemp("mt5"), words, multilingual=True)),
     }
 
 
@@ -96,15 +101,17 @@ class TestPairs:
         if reader in ("tuned", "states"):
             assert any(name.startswith("encoder.") for name in trained)
             assert index.model.reads == ("states" if reader == "states" else "vector")
-        if reader == "t5":
+        if reader in ("t5", "mt5"):
+            t5 = getattr(index.model, "writer", index.model).t5
+            assert t5.config.model_type == reader
             assert any("t5.encoder" in name for name in trained)
         assert all(torch.isfinite(value).all() for value in weights(index).values() if value.is_floating_point())
 
     def test_the_reader_itself_is_trained(self, fitted, corpus, method, reader):
         """The encoder's top layer moves, and with T5 its encoder and its decoder; with vectors, the decoder."""
         index = fitted.index(method, reader)
-        parts = {"t5": ("t5.encoder.block", "t5.decoder.block"), "vectors": ("layers.0.",)}
-        parts = parts.get(reader, ("encoder.model.encoder.layer.2",))
+        t5 = ("t5.encoder.block", "t5.decoder.block")
+        parts = {"t5": t5, "mt5": t5, "vectors": ("layers.0.",)}.get(reader, ("encoder.model.encoder.layer.2",))
         fresh = fitted.new(method, reader)
         fresh.reader = type(index.reader)(fresh.settings, fresh.texts, fresh.rows)
         fresh.vectors = index.vectors

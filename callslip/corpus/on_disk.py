@@ -6,6 +6,7 @@ with the last reference to it, however the process ends. What stays in memory is
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import tempfile
 from array import array
@@ -37,6 +38,11 @@ class TextTable(Sequence[str]):
         """The texts with these numbers, which may repeat."""
         chosen = numbers if self._chosen is None else self._chosen[numbers]
         return TextTable(self._data, self._bounds, chosen)
+
+    def distinct(self) -> tuple[TextTable, np.ndarray]:
+        """The distinct texts in order of first appearance, and the number of each text among them."""
+        first, number = first_places(text.encode("utf-8", "surrogatepass") for text in self)
+        return self.take(first), number
 
     def __len__(self) -> int:
         return len(self._bounds) - 1 if self._chosen is None else len(self._chosen)
@@ -143,6 +149,18 @@ class TokenTable(Sequence[list[int]]):
         return _alike(self, other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def first_places(contents: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each distinct content occurs first, in this order, and the number of each content among these. Contents are
+    compared by hashes of 16 bytes, which are all that is held of them."""
+    hashes = bytearray()
+    for content in contents:
+        hashes += hashlib.blake2b(content, digest_size=16).digest()
+    pairs = np.frombuffer(hashes, dtype=[("high", "<u8"), ("low", "<u8")])
+    _, first, number = np.unique(pairs, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[number]
 
 
 def _alike(table: Sequence[object], other: object) -> bool:

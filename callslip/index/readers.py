@@ -198,7 +198,7 @@ class VectorReader:
         """Queries as the model reads them."""
         return self.inputs(queries, self.query_vectors(queries))
 
-    def text_inputs(self, texts: list[str]) -> Inputs:
+    def text_inputs(self, texts: Sequence[str]) -> Inputs:
         """Training texts, which stand for queries, as the model reads them."""
         return self.texts.training(texts)
 
@@ -397,14 +397,14 @@ class TunedReader(VectorReader):
     def query_inputs(self, queries: list[Query]) -> Inputs:
         return self.inputs(queries, np.zeros((len(queries), 0), np.float32))
 
-    def text_inputs(self, texts: list[str]) -> Inputs:
-        return self.tokenize(texts, "query")
+    def text_inputs(self, texts: Sequence[str]) -> Inputs:
+        return TokenTable.of(self._tokenized(texts, "query"))
 
     def document_inputs(self, documents: Sequence[Document], vectors: np.ndarray) -> Inputs:
-        return self.tokenize([document.content for document in documents], "document")
+        return TokenTable.of(self._tokenized((document.content for document in documents), "document"))
 
     def read_documents(self, documents: Iterable[Document], progress: str) -> Inputs:
-        return self.tokenize([document.content for document in documents], "document")
+        return TokenTable.of(self._tokenized((document.content for document in documents), "document"))
 
     def training_inputs(self, texts: Sequence[str], documents: Corpus | tuple[()], vectors: np.ndarray) -> Inputs:
         contents = (document.content for document in documents)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from callslip.corpus.documents import Corpus, Pair
-from callslip.corpus.on_disk import PairTable
+from callslip.corpus.on_disk import PairTable, first_places
 from callslip.corpus.pseudo_queries import iterate_pseudo_queries
 from callslip.corpus.sequences import runs
-from callslip.training.negatives import Answers, number_texts
+from callslip.training.negatives import Answers
 
 if TYPE_CHECKING:
     from callslip.decoders.histories import HistoryEncoder, HistoryShape, Read
@@ -109,8 +109,9 @@ class Texts:
     @cached_property
     def _answers(self) -> tuple[np.ndarray, Answers]:
         """The index of each query's text, shared by equal texts, and the documents that answer each text."""
-        alike = [one.tobytes() if isinstance(one, np.ndarray) else tuple(one) for one in self.queries]
-        _, numbers = number_texts(alike)
+        _, numbers = first_places(
+            (one if isinstance(one, np.ndarray) else np.asarray(one, np.int32)).tobytes() for one in self.queries
+        )
         owner = np.repeat(np.arange(len(self.of)), [len(some) for some in self.of])
         return numbers, Answers(numbers[np.concatenate(self.of)], owner, len(self.of))
 

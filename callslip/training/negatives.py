@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import scipy.sparse
@@ -12,7 +11,6 @@ import scipy.sparse
 from callslip.errors import BadSetting
 from callslip.identifiers.table import Identifiers
 
-Text = TypeVar("Text", bound=Hashable)
 NONE = -1
 """Padding for missing candidates."""
 
@@ -86,14 +84,6 @@ def draw(candidates: np.ndarray, count: int, documents: int, rng: np.random.Gene
     picks = rng.integers(0, np.maximum(there, 1), (len(candidates), count))
     strangers = rng.integers(0, max(1, documents), (len(candidates), count))
     return np.where(there > 0, np.take_along_axis(candidates, picks, axis=1), strangers)
-
-
-def number_texts(texts: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
-    """The distinct texts (or hashable stand-ins) in order of first appearance, and the index of each given text among
-    them."""
-    numbers: dict[Text, int] = {}
-    each = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
-    return list(numbers), each
 
 
 def prefix_negatives(identifiers: Identifiers, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -51,6 +51,17 @@ def test_pairs_are_repeated_without_storing_their_texts_again():
         PairTable.of([Pair("a", "nowhere")], ["x"])
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(st.characters(codec=None), max_size=2), max_size=12), st.data())
+def test_distinct_texts_are_numbered_by_first_appearance(texts, data):
+    numbers = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=12)) if texts else []
+    for table in (TextTable.of(texts), TextTable.of(texts).take(np.array(numbers, np.int64))):
+        expected = list(dict.fromkeys(table))
+        distinct, number = table.distinct()
+        assert list(distinct) == expected and number.dtype == np.int64
+        assert [expected[n] for n in number] == list(table)
+
+
 @pytest.mark.parametrize("repeat", [0, 1, 3, None])
 def test_training_pairs_are_those_of_lists(small_corpus, repeat):
     kinds = ("title", "sentences", "spans")

@@ -456,6 +456,9 @@ def test_the_paper_preset_is_the_recipe(name):
     assert (settings["neighbours"], settings["decoding"], settings["beam"]) == (0, "free", 10)
     assert (settings["decoder_layers"], settings["encoder_memory"], settings["train_encoder"]) == (6, "states", "all")
     assert (settings["indexer_start"], settings["ranking"], settings["noise"]) == ("random", "code", 0.0)
+    # Table 4 of ASI++.
+    assert (settings["batch_size"], settings["learning_rate"], settings["margin"]) == (8192, 1e-4, 3.0)
+    assert settings["warmup"] == pytest.approx(10_000 / 300_000, abs=1e-4) and settings["seq2seq_length"] == 64
 
 
 # Readers: a decoder that reads states, and T5.

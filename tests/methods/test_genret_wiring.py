@@ -476,3 +476,5 @@ def test_the_paper_preset_is_the_recipe():
     # What the paper prints: Section 4.4, and Section 3.3.
     assert (settings["width"], settings["length"], settings["collisions"]) == (512, 3, "level")
     assert (settings["level_learning_rate"], settings["warmup_retrieval"]) == (5e-4, False)
+    assert (settings["learning_rate"], settings["schedule"], settings["warmup"]) == (5e-4, "constant", 0.0)
+    assert (settings["batch_size"], settings["beam"], settings["level_steps"]) == (256, 100, 5000)

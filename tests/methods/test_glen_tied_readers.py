@@ -35,10 +35,11 @@ READERS: dict[str, tuple[type, dict[str, Any]]] = {
     "vectors": (VectorReader, {"encoder": "BERT"}),
     "tuned": (TunedReader, {"encoder": "BERT", "train_encoder": "top"}),
     "t5": (T5Reader, {"encoder": "BERT", "seq2seq": "T5"}),
+    "mt5": (T5Reader, {"encoder": "BERT", "seq2seq": "mT5"}),
 }
 PAIRS = [
     *(("tied-atomic", reader) for reader in READERS),
-    *(("dense-trained", reader) for reader in ("tuned", "t5")),  # with vectors there is nothing to train
+    *(("dense-trained", reader) for reader in READERS if reader != "vectors"),  # which leave nothing to train
     *(("glen", reader) for reader in READERS),
 ]
 
@@ -57,7 +58,7 @@ def fitted(few, tiny):
 
     def new(method: str, reader: str) -> Any:
         values = SHORT | (GLEN if method == "glen" else {}) | READERS[reader][1]
-        if method == "dense-trained" and reader == "t5":
+        if method == "dense-trained" and READERS[reader][0] is T5Reader:
             values |= {"train_encoder": "none"}
         return make(method, {name: tiny.get(str(value), value) for name, value in values.items()})
 
@@ -210,6 +211,7 @@ def test_glen_has_two_phases_by_t5_and_none_of_our_start(paper):
     plain = make("glen", preset="paper").settings
     assert (plain.keyword_epochs, plain.keyword_learning_rate) == (20, 2e-4)
     assert (plain.epochs, plain.learning_rate, plain.weight_decay, plain.batch_size) == (12, 5e-5, 1e-4, 128)
+    assert plain.epoch_pairs * plain.epochs == 30_000 * plain.batch_size, "30,000 steps of refinement"
 
 
 def test_glen_ranks_by_codes_and_collisions_by_identifier_weights(paper):

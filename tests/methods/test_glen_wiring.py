@@ -17,6 +17,7 @@ from reference import glen as plain
 from training_spies import Phase, not_named, plan, without_steps
 
 from callslip.corpus.documents import Document, Pair
+from callslip.corpus.on_disk import TextTable
 from callslip.encoders import encoder as encoders
 from callslip.encoders.word_pieces import spread
 from callslip.errors import BadSetting, CallslipError
@@ -74,9 +75,9 @@ def fit(corpus, preset=None, **values):
 def texts_of(corpus, **values) -> list[tuple[str, str]]:
     """The training texts of an index with such settings, each with the doc_id of its document."""
     index = fit(corpus, **UNTRAINED | values)
-    seen, number = [], training.number_texts
+    seen, distinct = [], TextTable.distinct
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "number_texts", lambda texts: seen.append(number(texts)) or seen[-1])
+        patch.setattr(TextTable, "distinct", lambda table: seen.append(distinct(table)) or seen[-1])
         found = training.Training(index, corpus).texts
     (distinct, _), ids = seen[0], corpus.doc_ids
     return [(distinct[text], ids[row]) for text, row in zip(found.text, found.row, strict=True)]

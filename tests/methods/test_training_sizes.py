@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from small_t5 import save_small_t5
-from training_spies import plan
+from training_spies import plan, watch, without_steps
 
+from callslip.corpus.on_disk import TokenTable
 from callslip.methods import make
 
 BASE: dict[str, Any] = {
@@ -80,3 +81,22 @@ def test_micro_batches_and_checkpointed_activations_change_no_weight(small_corpu
     assert {call["size"] for call in calls} == {None, 5}
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("reader", ["tuned", "t5"])
+@pytest.mark.parametrize("method", ["dsi-semantic", "glen", "tied-atomic", "asi++", "genret", "uri"])
+def test_texts_and_tokens_that_are_trained_on_stay_on_disk(small_corpus, tiny, monkeypatch, method, reader):
+    """No training reads a list of texts or of token ids: those grow with the corpus and its queries."""
+    values = {"encoder": tiny["BERT"], "train_encoder": "top"} if reader == "tuned" else {"seq2seq": tiny["T5"]}
+    values |= {"epochs": 1, "training_texts": ("document", "title"), "batch_size": 8, "seq2seq_length": 8}
+    values |= {"width": 4} if method not in ("glen", "tied-atomic") else {}
+    made, tokenized, read = make(method, values | {"ranking": "code"} if method != "tied-atomic" else values), [], []
+    kind = type(made.reader)
+    watch(monkeypatch, kind, "_tokenized", lambda given, more, result: tokenized.append(given[1]))
+    watch(monkeypatch, kind, "batch", lambda given, more, result: read.append(given[1]))
+    with monkeypatch.context() as patch:
+        phases = without_steps(patch, lambda phase: phase.objective(phase.first(), 0.5))
+        made.fit(small_corpus)
+    assert any(phase.epochs for phase in phases)
+    assert tokenized and not any(isinstance(texts, (list, tuple)) for texts in tokenized)
+    assert read and all(isinstance(inputs, TokenTable) for inputs in read)

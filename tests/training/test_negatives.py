@@ -13,7 +13,7 @@ from callslip.errors import BadSetting
 from callslip.identifiers import Identifiers
 from callslip.search.bm25 import WordIndex
 from callslip.training.margins import products, scores_at
-from callslip.training.negatives import NONE, Answers, draw, hard_candidates, number_texts, prefix_negatives
+from callslip.training.negatives import NONE, Answers, draw, hard_candidates, prefix_negatives
 
 
 @st.composite
@@ -111,12 +111,6 @@ def test_drawn_are_candidates_or_strangers():
     assert set(drawn[0].tolist()) == {4, 2}
     assert set(drawn[1].tolist()) == set(range(6))
     assert draw(candidates, 0, 6, np.random.default_rng(0)).shape == (2, 0)
-
-
-def test_texts_are_numbered_by_first_appearance():
-    texts, numbers = number_texts(["b", "a", "b", "c", "a"])
-    assert texts == ["b", "a", "c"]
-    assert numbers.tolist() == [0, 1, 0, 2, 1]
 
 
 def test_scores_are_picked_text_by_text():

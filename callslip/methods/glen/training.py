@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from callslip.corpus.documents import Corpus
+from callslip.corpus.on_disk import TextTable, TokenTable
 from callslip.identifiers.table import Identifiers
 from callslip.index.readers import with_noise
 from callslip.methods.glen.equations import (
@@ -31,7 +32,7 @@ from callslip.search.bm25 import WordIndex
 from callslip.training import batches
 from callslip.training.batches import Inputs
 from callslip.training.gradcache import in_chunks
-from callslip.training.negatives import Answers, draw, hard_candidates, number_texts, prefix_negatives
+from callslip.training.negatives import Answers, draw, hard_candidates, prefix_negatives
 
 if TYPE_CHECKING:
     from callslip.methods.glen.method import GLEN
@@ -73,14 +74,12 @@ class Training:
 
     def labelled(self, corpus: Corpus) -> LabelledTexts:
         """The training texts and, as texts of themselves, the documents."""
-        row_of, pairs = corpus.rows(), self.index.training_pairs(corpus)
-        texts = [pair.query for pair in pairs]
-        rows = [row_of[pair.doc_id] for pair in pairs]
-        if "document" in self.settings.training_texts or not texts:
-            texts += [document.content for document in corpus]
-            rows += range(len(corpus))
-        distinct, text = number_texts(texts)
-        row = np.array(rows, dtype=np.int64)
+        pairs = self.index.training_pairs(corpus)
+        texts, row = pairs.texts, pairs.rows
+        if "document" in self.settings.training_texts or not pairs:
+            texts = TextTable.of(itertools.chain(texts, (document.content for document in corpus)))
+            row = np.concatenate([row, np.arange(len(corpus))])
+        distinct, text = texts.distinct()
         inputs = self.inputs_of(distinct, text, row, len(pairs))
         answers = Answers(text, row, len(corpus))
         mined = None
@@ -89,18 +88,18 @@ class Training:
             mined = hard_candidates(words.sparse_scores_of(distinct), answers, TOP)
         return LabelledTexts(inputs, text, row, answers, mined)
 
-    def inputs_of(self, distinct: list[str], text: np.ndarray, row: np.ndarray, pairs: int) -> Inputs:
+    def inputs_of(self, distinct: TextTable, text: np.ndarray, row: np.ndarray, pairs: int) -> Inputs:
         """The distinct texts as the model reads them. The examples after the first `pairs` are documents, which are
         read as such: an encoder may want another prompt before queries, or document vectors may be given."""
         asked = np.unique(text[:pairs])
-        read = self.index.reader.text_inputs([distinct[number] for number in asked])
+        read = self.index.reader.text_inputs(distinct.take(asked))
         place = np.zeros(len(distinct), np.int64)
         place[text[pairs:]] = row[pairs:] + len(asked)
         place[asked] = np.arange(len(asked))
         if isinstance(self.documents, np.ndarray):
             return np.concatenate([read, self.documents])[place]
-        both = [*read, *self.documents]
-        return [both[number] for number in place]
+        count = len(asked)
+        return TokenTable.of(read[n] if n < count else self.documents[n - count] for n in place.tolist())
 
     def learn_keywords(self, codes: np.ndarray) -> None:
         """Phase one: write the keywords of the document, from its text or from a query of it (Eq. 4)."""

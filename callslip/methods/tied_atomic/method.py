@@ -62,7 +62,7 @@ class TiedAtomic(VectorRetriever):
         with seeded(s.seed):
             self.new_model()
             documents = self.reader.read_documents(corpus, "encoding documents")
-            pairs = training_pairs(corpus, s) if s.epochs else []
+            pairs = training_pairs(corpus, s) if s.epochs else None
             if pairs:
                 training = Training(self, documents, teacher)
                 training.run(training.examples(corpus, pairs))

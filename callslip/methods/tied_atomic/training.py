@@ -5,7 +5,6 @@ The losses see nothing of a text but its state: `Training.terms` takes the state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from callslip.corpus.documents import Corpus, Pair
+from callslip.corpus.documents import Corpus
+from callslip.corpus.on_disk import PairTable, TextTable
 from callslip.index.readers import with_noise
 from callslip.methods.tied_atomic.equations import contrastive, margin_mse
 from callslip.training import batches
@@ -21,7 +21,7 @@ from callslip.training.batches import Inputs
 from callslip.training.gradcache import in_chunks
 from callslip.training.loop import train
 from callslip.training.margins import products, scores_at
-from callslip.training.negatives import Answers, draw, hard_candidates, number_texts
+from callslip.training.negatives import Answers, draw, hard_candidates
 
 if TYPE_CHECKING:
     from callslip.methods.tied_atomic.method import TiedAtomic
@@ -53,13 +53,11 @@ class Training:
 
     # Examples.
 
-    def examples(self, corpus: Corpus, pairs: Sequence[Pair]) -> ScoredTexts:
+    def examples(self, corpus: Corpus, pairs: PairTable) -> ScoredTexts:
         """The pairs as the model reads them, BM25's hard negatives, and the teacher's margins of some of them."""
         from callslip.search.bm25 import WordIndex
 
-        s, row_of = self.settings, corpus.rows()
-        texts, text = number_texts([pair.query for pair in pairs])
-        row = np.array([row_of[pair.doc_id] for pair in pairs], dtype=np.int64)
+        s, (texts, text), row = self.settings, pairs.texts.distinct(), pairs.rows
         inputs = self.index.reader.text_inputs(texts)
         words = WordIndex().index([document.content for document in corpus])
         answers = Answers(text, row, len(corpus))
@@ -75,12 +73,12 @@ class Training:
         return examples
 
     def teacher_scores(
-        self, corpus: Corpus, words: WordIndex, texts: list[str], examples: ScoredTexts, rows: np.ndarray
+        self, corpus: Corpus, words: WordIndex, texts: TextTable, examples: ScoredTexts, rows: np.ndarray
     ) -> np.ndarray:
         """The teacher's scores of the documents `rows` [examples, c] for each example's text."""
         if self.teacher is not None:
             contents = [document.content for document in corpus]
-            asked = [texts[n] for n in np.repeat(examples.text, rows.shape[1])]
+            asked = texts.take(np.repeat(examples.text, rows.shape[1]))
             return self.teacher.scores(asked, [contents[n] for n in rows.flat]).reshape(rows.shape)
         if self.settings.teacher == "dense":
             documents = self.index.texts.documents(corpus, "encoding documents")
