@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from encoders.test_encoders import tiny_checkpoint
+from half_precision import HALF
 from safetensors.torch import save_file
 
 import callslip
@@ -124,14 +125,14 @@ def test_methods_prompt_queries_documents_and_training_texts(tmp_path, small_cor
     encoder = load_encoder(f"{folder}:dim=9", backend="torch")
     contents = [document.content for document in small_corpus]
     assert isinstance(index, VectorRetriever)
-    np.testing.assert_allclose(index.vectors, encoder.encode(contents, kind="document"), atol=1e-6)
+    np.testing.assert_allclose(index.vectors, encoder.encode(contents, kind="document"), **HALF)
     query = list(small_corpus.queries.values())[:1]
     expected = encoder.encode([query[0].text], kind="query")
     np.testing.assert_allclose(index.texts.queries(query), expected, atol=1e-6)
     generative = callslip.fit(small_corpus, "dsi-semantic", settings={**settings, "epochs": 1})
-    np.testing.assert_allclose(generative.vectors, index.vectors, atol=1e-6)
+    np.testing.assert_allclose(generative.vectors, index.vectors, **HALF)
     found = generative.reader.training_inputs([query[0].text], small_corpus, generative.vectors)
-    np.testing.assert_allclose(found, np.concatenate([expected, generative.vectors]), atol=1e-6)
+    np.testing.assert_allclose(found, np.concatenate([expected, generative.vectors]), **HALF)
 
 
 def test_a_fine_tuned_encoder_reads_the_prompts(tmp_path, small_corpus):
@@ -160,7 +161,7 @@ def test_tied_atomic_prompts_both_sides(tmp_path, small_corpus, tuned, state):
         (index.query_vectors(queries), [query.text for query in queries], "query"),
     ):
         found = found / np.linalg.norm(found, axis=1, keepdims=True)
-        np.testing.assert_allclose(found, encoder.encode(texts, kind=kind), atol=1e-5)
+        np.testing.assert_allclose(found, encoder.encode(texts, kind=kind), **HALF)
 
 
 def test_memories_hold_queries_as_queries(tmp_path, small_corpus):
@@ -169,8 +170,8 @@ def test_memories_hold_queries_as_queries(tmp_path, small_corpus):
     encoder = load_encoder(str(folder), backend="torch")
     contents = [document.content for document in small_corpus]
     memory = callslip.fit(small_corpus, "memory", settings=settings)
-    np.testing.assert_allclose(memory.vectors, encoder.encode(contents, kind="document"), atol=1e-6)
-    np.testing.assert_allclose(memory.asked, encoder.encode(memory.asked_texts, kind="query"), atol=1e-6)
+    np.testing.assert_allclose(memory.vectors, encoder.encode(contents, kind="document"), **HALF)
+    np.testing.assert_allclose(memory.asked, encoder.encode(memory.asked_texts, kind="query"), **HALF)
     index = callslip.fit(small_corpus, "tied-residual", settings=settings)
     expected = index.maker.assign(encoder.encode(contents, kind="document"))
     np.testing.assert_array_equal(index.entries.codes_of_rows(len(small_corpus)), expected)
@@ -194,7 +195,7 @@ def test_glen_reads_training_texts_as_queries_and_documents_as_documents(tmp_pat
     encoder = load_encoder(f"{folder}:dim=9", backend="torch")
     asked = encoder.encode([pair.query for pair in pairs], kind="query")
     expected = np.concatenate([asked, encoder.encode(contents, kind="document")])
-    np.testing.assert_allclose(read.numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(read.numpy(), expected, **HALF)
 
 
 def test_states_of_another_width_than_the_vectors_are_refused(tmp_path, small_corpus):

@@ -154,11 +154,11 @@ def test_documents_are_read_by_the_state_and_the_memory_by_the_vector(small_corp
     index = fit(small_corpus, words=False)
     index.correction, index.correction_record = some_correction(0.3), {"strength": 0.3}
     vector = index.texts.encode([QUESTION])
-    table, plain = index.maker.tables(index.correction(vector))[0], index.maker.tables(vector)[0]
+    table, plain = index.tables(index.correction(vector))[0], index.tables(vector)[0]
     evidence = index.evidence(table, [], 40, text=QUESTION, asked=plain)
-    expected = index.entries.scores_of_rows(table, evidence.rows)
+    expected = index.entries.scores_of_rows(table.codes, evidence.rows)
     np.testing.assert_allclose(evidence.similarity, expected, atol=1e-5)
-    votes = index.memory.ask(plain, index.rows.mask(None), None, QUESTION)
+    votes = index.memory.ask(plain.codes, index.rows.mask(None), None, QUESTION)
     np.testing.assert_array_equal(evidence.votes.shares, votes.shares)
     hits = index.search(QUESTION, k=40, explain=True)
     by_row = dict(zip(evidence.rows.tolist(), expected, strict=True))

@@ -121,7 +121,7 @@ def test_answers_are_left_out_for_the_calibration(index, corpus):
 
     query = corpus.queries["bread3"]
     held = weights.left_out(index, [query.text], [{index.row_of()["bread3"]: 1}], index.memory)
-    table = index.maker.tables(index.texts.training([query.text]))[0]
+    table = index.tables(index.texts.training([query.text]))[0]
     stems = index.words.tokenize([query.text])[0]
     mask = np.ones(len(corpus), bool)
     mask[index.row_of()["bread3"]] = False

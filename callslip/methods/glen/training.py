@@ -96,8 +96,8 @@ class Training:
         place = np.zeros(len(distinct), np.int64)
         place[text[pairs:]] = row[pairs:] + len(asked)
         place[asked] = np.arange(len(asked))
-        if isinstance(self.documents, np.ndarray):
-            return np.concatenate([read, self.documents])[place]
+        if isinstance(read, np.ndarray):
+            return np.concatenate([read, np.asarray(self.documents)])[place]
         count = len(asked)
         return TokenTable.of(read[n] if n < count else self.documents[n - count] for n in place.tolist())
 
