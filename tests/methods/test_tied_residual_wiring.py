@@ -151,7 +151,7 @@ def test_without_judged_queries_sentences_decide_and_without_either_equal_parts(
     np.testing.assert_array_equal(fit(blind(small_corpus), held_out=0).weights.values, fusion.EVEN)
 
 
-@pytest.mark.parametrize(("both", "believed"), [((0.4, 0.6), False), ((0.6, 0.4), True)])
+@pytest.mark.parametrize(("both", "believed"), [((0.4, 0.6), False), ((0.6, 0.4), True), ((0.0, 0.0), False)])
 def test_sentences_never_raise_words_above_meaning(small_corpus, monkeypatch, both, believed):
     monkeypatch.setattr(weights, "SENTENCE_WORDS", 3)
 

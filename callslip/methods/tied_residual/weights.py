@@ -108,9 +108,10 @@ def fitted_weights(index: TiedResidual, corpus: Corpus) -> Weights:
     usable[fusion.MEMORY] = False  # a sentence is not like the queries that are remembered
     held = taken_sentences(index, corpus)
     # A sentence shares its author's vocabulary, so it overstates what words are worth to people who ask: where it says
-    # that words are worth more than meaning, it is not believed. On FiQA's dev questions that would cost 0.013.
+    # that words are worth more than meaning, it is not believed. On FiQA's dev questions that would cost 0.013. A few
+    # sentences may also say that nothing is worth anything.
     both = held.weights(prior, usable & (prior > 0))
-    believed = both[fusion.WORDS] <= both[fusion.MEANING].sum()
+    believed = 0 < both[fusion.MEANING].sum() >= both[fusion.WORDS]
     values = held.weights(prior, usable) if believed else prior
     return Weights(values, "sentences", len(held), held.calibration())
 
