@@ -31,8 +31,7 @@ from callslip.settings import to_dict
 
 if TYPE_CHECKING:
     from callslip.corpus.stream import CorpusStream, Placed
-    from callslip.identifiers.segment_codes import SegmentQuantizer
-    from callslip.identifiers.tied import TiedQuantizer
+    from callslip.identifiers.tied import SegmentQuantizer, TiedQuantizer
     from callslip.methods.tied_residual import TiedResidual
 
 FORMAT = 1

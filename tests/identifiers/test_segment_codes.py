@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from callslip.identifiers.segment_codes import SegmentQuantizer
-from callslip.identifiers.tied import token_sums
+from callslip.identifiers.tied import SegmentQuantizer, token_sums
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,8 @@ from callslip.corpus.documents import Corpus, Document, Query
 from callslip.encoders.encoder import TextVectors
 from callslip.encoders.segments import Segments, unit_vectors
 from callslip.errors import BadSetting
-from callslip.identifiers.segment_codes import SegmentQuantizer
 from callslip.identifiers.table import Identifiers
-from callslip.identifiers.tied import TiedQuantizer
+from callslip.identifiers.tied import SegmentQuantizer, TiedQuantizer
 from callslip.index.entries import Block, Entries
 from callslip.index.memory import Memory
 from callslip.index.retriever import Found, Learned, Retriever
